@@ -44,7 +44,7 @@ pub mod tcp;
 pub mod view;
 pub mod views;
 
-/// Why something failed, in words for whoever runs the benchmark.
+/// Why something failed, in words for the user of the benchmark.
 pub type Reason = Box<dyn std::error::Error + Send + Sync>;
 
 /// What failed, before the words of its cause.

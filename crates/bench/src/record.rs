@@ -45,8 +45,8 @@ impl Record {
         Self { kind: kind.to_owned(), fields: Map::new() }.with(fields)
     }
 
-    /// The first line of a run: this version, this machine, and the fields of an object. What the kernel does not tell
-    /// is "unknown". Mitigations are those of CPU vulnerabilities, which make system calls dearer.
+    /// The first line of a run: this version, this machine, and the fields of an object. What the kernel does not
+    /// report is "unknown". Mitigations are those of CPU vulnerabilities, which make system calls dearer.
     pub fn header(fields: impl Serialize) -> Self {
         let kernel = rustix::system::uname();
         let [release, build] = [kernel.release(), kernel.version()].map(CStr::to_string_lossy);

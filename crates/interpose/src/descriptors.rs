@@ -239,7 +239,7 @@ fn part(promoted: &mut Promoted, fd: c_int) {
             // wake none of this one's sets.
             false => {
                 promoted.connection.mute();
-                // An error is told once, and is theirs.
+                // The kernel reports an error once, and the other processes are to get it.
                 if kernel::ends(fd) & libc::POLLERR as u32 == 0 {
                     promoted.drop_bells(fd);
                 }

@@ -1,5 +1,5 @@
 //! A sleep until so many bytes are here, wherever they lie. While too few are, the kernel's low-water mark is one more
-//! than it holds: whatever comes, data or bell, wakes whoever sleeps; then they are counted again.
+//! than it holds: any byte, of data or of a doorbell, wakes the waiter, which counts again.
 
 use std::ffi::c_int;
 
@@ -46,7 +46,7 @@ impl Promoted {
         self.arm().unwrap_or(true)
     }
 
-    /// The same for who waits for so many bytes, until [`Self::unmark`].
+    /// The same for a waiter that needs `wanted` bytes, until [`Self::unmark`].
     #[cold]
     pub(crate) fn arm_for(&mut self, fd: c_int, wanted: usize) -> bool {
         self.is_used();

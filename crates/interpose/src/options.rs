@@ -99,7 +99,7 @@ pub(crate) unsafe fn set(
     if (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) || socket.state() != State::Promoted {
         return None;
     }
-    // Bells need it on underneath; what the program asked for is what it is told.
+    // Doorbells need it on in the kernel; getsockopt(2) returns what the program has set.
     socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
     if wanted != 0 {
         // What TCP_CORK holds back is sent.
@@ -131,9 +131,9 @@ pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     let is_in_ring = !promoted.connection.reads_from_kernel() && !promoted.connection.kernel_has_bytes();
     let in_kernel = if is_in_ring { 0 } else { promoted.look_behind_bells(fd) };
     let here = promoted.shows(in_kernel);
-    // Who is told 0 waits: then the kernel is asked, whose event may have been reported.
+    // A program that reads 0 waits: ask the kernel, whose event may have been reported.
     let may_end = here == 0 || promoted.connection.peer_has_finished();
-    // The kernel tells of a reset once, and that may have been us.
+    // The kernel reports a reset once, perhaps to this library.
     let may_end = may_end && !promoted.connection.has_error();
     let has_fin = || kernel::ends(fd) & (libc::POLLRDHUP | libc::POLLERR) as u32 == libc::POLLRDHUP as u32;
     Some(here.saturating_add((may_end && has_fin()).into()))
@@ -154,7 +154,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
 impl Promoted {
     /// The program is about to read how many bytes are here, so many of the kernel's among them.
     fn shows(&mut self, in_kernel: usize) -> c_int {
-        // Of nonsense that the other end wrote, whoever reads is told.
+        // Protocol violations by the peer are reported by the next read.
         let here = self.connection.here(in_kernel).map_or(0, |here| here.readable);
         self.shown = self.shown.max(self.connection.taken() + here);
         c_int::try_from(here).unwrap_or(c_int::MAX)

@@ -38,7 +38,7 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
 
 /// The descriptors that a call waits for.
 pub(crate) trait Waited {
-    /// Those that it is to tell of when they can be read, and whether the kernel has just said so.
+    /// Those waited for until they can be read, and whether the kernel has just reported that.
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)>;
 
     /// Has the kernel wait, and keeps what it says; its result.
@@ -238,11 +238,12 @@ fn woke<W: Waited + ?Sized>(fds: &W) {
 /// What is true of a descriptor.
 pub(crate) struct Truth {
     pub(crate) readable: bool,
-    /// The kernel told us of the error, and no longer tells the program.
+    /// The kernel has reported the error to the library, and does not report it again.
     pub(crate) failed: bool,
 }
 
-/// What the kernel said of a descriptor, with what its ring holds, and without what only bells said. `None`: the kernel knows best.
+/// What the kernel reported of a descriptor, with the ring's bytes added and doorbells ignored. `None`: the kernel's report
+/// stands.
 pub(crate) fn judge(fd: c_int, said: bool) -> Option<Truth> {
     with((fd, said), |promoted, fd| Truth {
         readable: has_bytes(promoted) || (said && has_news(promoted, fd)),

@@ -340,7 +340,7 @@ pub(crate) fn take(
                 Err(_) => return Break(Err(promoted.corrupt(fd))),
             }
         }
-        // Bells and copies before the data may be more than there is room for.
+        // Doorbells and copies before the data may be more than there is room for.
         if promoted.connection.reads_data_from_kernel() && flags & libc::MSG_TRUNC == 0 {
             // Copied before it is known what it is, and taken after: a call less.
             let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);

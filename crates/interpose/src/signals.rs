@@ -317,7 +317,8 @@ fn take_over(signal: c_int, mut known: *mut c_void) {
     }
 }
 
-/// What has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
+/// The action that brings faults to [`entrance`] where the program leaves them to the kernel; a handler of the program's
+/// is called from there.
 fn guarded(signal: c_int, found: libc::sigaction) -> libc::sigaction {
     if let Some(left) = LEFT.get(signal.unsigned_abs() as usize) {
         left.store(found.sa_flags, Relaxed);
@@ -334,7 +335,7 @@ fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
     all(one) == all(other)
 }
 
-/// What the kernel tells of a signal that the program leaves to it, without what [`begin`] added.
+/// What sigaction(2) returns of a signal that the program leaves to the kernel, without what [`begin`] added.
 pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
     if action.sa_sigaction == libc::SIG_DFL
         && OF_FAULTS.contains(&signal)

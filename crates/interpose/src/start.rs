@@ -84,7 +84,7 @@ pub fn finish() {
     }
 }
 
-/// Whether there was anything that a summary tells of.
+/// Whether there was anything to summarize.
 fn has_watched() -> bool {
     sockets::any() || local_listen::is_on()
 }

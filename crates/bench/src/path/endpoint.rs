@@ -13,8 +13,8 @@ use super::{Answer, Order, Tcp, ours};
 use crate::Reason;
 use crate::part::{self, Part};
 
-/// An end, which prints `listening`. A sender serves whoever asks, in eight bytes, for a number of bytes; a receiver
-/// does as the lines of its standard input say.
+/// An endpoint, which prints `listening`. A sender answers a request of eight bytes, a number, with that many bytes; a
+/// receiver follows the lines of its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Endpoint {
     pub(super) tcp: Tcp,

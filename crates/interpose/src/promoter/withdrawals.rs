@@ -41,8 +41,8 @@ pub(super) fn take_back(token: Token, unanswered: bool) {
             return tell_noted();
         }
         if INSIDE.get() || signals::is_on_small_stack() {
-            // A signal handler that closes more than can be noted, and cannot have the promoter itself: told when the
-            // process ends.
+            // A signal handler closes more than can be noted, and cannot have the promoter: the monitor learns of it when
+            // the process ends.
             return;
         }
         std::thread::yield_now();

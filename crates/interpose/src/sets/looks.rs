@@ -380,7 +380,7 @@ impl Promoted {
 
     /// Whether a set that no longer looks at it will hear of what comes next.
     fn hears_next(&mut self, interest: &Interest) -> bool {
-        // A bell that may have come does not come again.
+        // A doorbell that may have arrived is not sent again.
         let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.rings_next(interest));
         rings && !self.connection.look_again().unwrap_or(true)
     }

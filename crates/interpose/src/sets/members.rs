@@ -89,7 +89,7 @@ impl Inner {
         }
     }
 
-    /// Whether who waits for the set hears of each arrival, whatever was read of those before.
+    /// Whether each arrival wakes the waiters of the set, even with earlier bytes unread.
     pub(super) fn shows_each(&self, events: u32) -> bool {
         self.in_a_set || (self.watched && events & EDGE != 0)
     }

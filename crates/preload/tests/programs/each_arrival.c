@@ -1,4 +1,4 @@
-/* Who hears of each arrival, whatever was read of those before: sets in sets, a program that waits for a set, signals of
+/* Which waiters each arrival wakes, with earlier bytes unread: sets in sets, a program that waits for a set, signals of
  * O_ASYNC. And a thread with descriptors of its own, whose closes are no others'. */
 #include "transcript.h"
 #include <sched.h>

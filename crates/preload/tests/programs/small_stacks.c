@@ -133,7 +133,7 @@ static void handler(int signal)
     SHOW(recv(pair.server, text, 4, 0));
 }
 
-/* More ends than there is room for to note that the monitor has to be told. */
+/* More endpoints than withdrawals that can be noted. */
 enum { MANY = 40 };
 static struct pair many[MANY];
 

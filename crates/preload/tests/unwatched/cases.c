@@ -763,7 +763,7 @@ int main(int count, char **arguments)
         printf("%zu\n", sizeof cases / sizeof cases[0]);
         return 0;
     }
-    /* Whoever allocates first finds out how; a thread is cancelled by libgcc, which the library has already. */
+    /* The first allocation finds out how; threads are cancelled by libgcc, which the library has loaded already. */
     dlopen("libgcc_s.so.1", RTLD_NOW);
     void *volatile first = malloc(1);
     free(first);
