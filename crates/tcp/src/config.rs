@@ -96,8 +96,8 @@ pub struct Limits {
     pub send_pages: usize,
     /// Unread bytes of one connection at most: the largest window that is offered.
     pub receive_buffer: u32,
-    /// Unread bytes of a new connection. They double each time the program reads a quarter of them
-    /// within a round trip, while half of all pages are free.
+    /// Unread bytes of a new connection, at least one in 32,768 of the most. They double each time the
+    /// program reads a quarter of them within a round trip, while half of all pages are free.
     pub first_receive_buffer: u32,
     /// Unacknowledged and unsent bytes of one connection at most.
     pub send_buffer: u32,

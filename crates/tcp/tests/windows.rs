@@ -386,6 +386,16 @@ fn receive_buffers_grow() {
     assert_eq!(trace.host.info(flow).expect("open").receive_buffer, 16_000);
 }
 
+/// What counts the doublings of a flow has room for fifteen.
+#[test]
+fn receive_buffers_begin_large_enough_to_reach_their_bound() {
+    let tiny = |config: &mut tcp::Config| {
+        (config.limits.receive_buffer, config.limits.first_receive_buffer) = (1 << 30, 1);
+    };
+    let (trace, flow) = Trace::accepted(tiny, "");
+    assert_eq!(trace.host.info(flow).expect("open").receive_buffer, 1 << 15);
+}
+
 /// A send buffer is twice the congestion window, at least its first size.
 #[test]
 fn send_buffers_grow() {

@@ -86,7 +86,9 @@ impl<C: Control> Host<C> {
         let limits = &mut config.limits;
         limits.receive_buffer = limits.receive_buffer.clamp(1, 1 << 30);
         limits.send_buffer = limits.send_buffer.clamp(1, 1 << 30);
-        limits.first_receive_buffer = limits.first_receive_buffer.clamp(1, limits.receive_buffer);
+        // Four bits of a flow count how often it doubles.
+        let least = limits.receive_buffer.div_ceil(1 << 15);
+        limits.first_receive_buffer = limits.first_receive_buffer.clamp(least, limits.receive_buffer);
         limits.first_send_buffer = limits.first_send_buffer.clamp(1, limits.send_buffer);
         let limits = config.limits;
         Host {
