@@ -81,6 +81,10 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else {
             return Err((SubmitError::StaleHandle, kind));
         };
+        // First: whoever is promised that room in the queue will be told keeps the promise.
+        if self.ops.is_full() {
+            return Err((SubmitError::OperationsFull, kind));
+        }
         let fresh = entry.write_state == WriteState::Fresh;
         if entry.writes.len + u32::from(fresh) >= self.config.write_queue_max {
             entry.room = Room::Asked;
@@ -88,7 +92,6 @@ impl Core {
         }
         entry.room = Room::Unasked;
         if entry.write_blocked
-            && !self.ops.is_full()
             && let OpKind::Write { data, .. } = &mut kind
         {
             data.leave_pool();

@@ -161,7 +161,9 @@ mod tests {
 
     #[test]
     fn only_whoever_was_told_the_address_is_heard() {
-        let address = Address::random(std::array::from_fn(|place| (place as u8).wrapping_add(std::process::id() as u8)));
+        let address = Address::random(std::array::from_fn(|place| {
+            (place as u8).wrapping_add(std::process::id() as u8)
+        }));
         assert_eq!(Address::parse(&address.to_string()), Some(address));
         for wrong in ["", "1", "@", "@12", &address.to_string()[1..], &format!("{address}0")] {
             assert_eq!(Address::parse(wrong), None, "{wrong}");

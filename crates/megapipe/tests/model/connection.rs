@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     /// Operations that have not ended, in the order of their calls.
     pub(crate) reads: VecDeque<(OpId, bool)>,
     pub(crate) writes: VecDeque<OpId>,
+    /// The last write found its queue full: that there is room again will be said, once.
+    pub(crate) refused: bool,
     pub(crate) peer_ended: bool,
     pub(crate) disconnected: bool,
     /// The connection was reset or a call failed: bytes may be missing at the end.

@@ -94,10 +94,13 @@ impl Model {
             Step::Disconnect { place } => {
                 if let Some(connection) = &mut self.connections[place]
                     && !connection.disconnected
-                    && let Ok(op) = allowed(self.driver.disconnect(connection.handle))
                 {
-                    connection.disconnected = true;
-                    connection.writes.push_back(op);
+                    let queued = self.driver.disconnect(connection.handle);
+                    connection.refused = wants_room(connection.refused, &queued);
+                    if let Ok(op) = allowed(queued) {
+                        connection.disconnected = true;
+                        connection.writes.push_back(op);
+                    }
                 }
             }
             Step::Close { place } => self.close(place),
@@ -174,6 +177,7 @@ impl Model {
             arrived: Vec::new(),
             reads: VecDeque::new(),
             writes: VecDeque::new(),
+            refused: false,
             peer_ended: false,
             disconnected: false,
             broken: false,
@@ -275,11 +279,13 @@ impl Model {
         };
         if matches!(kind, WriteKind::Quiet) {
             let written = driver.write_quiet(handle, data).map_err(|rejected| rejected.reason);
+            connection.refused = wants_room(connection.refused, &written);
             if allowed(written.map(drop)).is_ok() {
                 connection.outbound.push(Segment { op: OpId::NONE, bytes, doubtful: false });
             }
         } else {
             let written = driver.write(handle, data).map_err(|rejected| rejected.reason);
+            connection.refused = wants_room(connection.refused, &written);
             if let Ok(op) = allowed(written) {
                 connection.outbound.push(Segment { op, bytes, doubtful: false });
                 connection.writes.push_back(op);
@@ -339,6 +345,7 @@ impl Model {
         self.next += 1;
         connection.cookie = self.next;
         connection.handle = self.driver.register(source, connection.cookie).unwrap();
+        connection.refused = false;
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -438,6 +445,9 @@ impl Model {
                 connection.writes.remove(place.expect("a disconnect that has not ended"));
                 assert!(result.is_ok() || connection.broken, "{result:?}");
             }
+            Event::Writable => {
+                assert!(std::mem::take(&mut connection.refused), "room is told to nobody who asked for it");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -456,7 +466,8 @@ impl Model {
                 connection.peer_reads(usize::MAX);
                 let lost_end = connection.broken || connection.disconnected;
                 let all_read = connection.received == connection.inbound.len() || lost_end;
-                if all_read && connection.reads.is_empty() && connection.writes.is_empty() {
+                let all_written = connection.writes.is_empty() && !connection.refused;
+                if all_read && connection.reads.is_empty() && all_written {
                     break;
                 }
                 assert!(
@@ -519,6 +530,15 @@ impl Model {
             hoard.push(completion);
         }
         assert_eq!(hoard.len(), usize::from(READ_BUFFERS), "buffers were left behind");
+    }
+}
+
+/// Whether room in the queue of writes will be told, after a call that may have found none.
+fn wants_room<T>(wanted: bool, queued: &Result<T, SubmitError>) -> bool {
+    match queued {
+        Ok(_) => false,
+        Err(SubmitError::QueueFull) => true,
+        Err(_) => wanted,
     }
 }
 
