@@ -6,6 +6,7 @@ pub mod client;
 mod connection;
 mod machine;
 mod place;
+pub mod policy;
 mod reason;
 pub mod recorder;
 pub mod summary;

@@ -1,0 +1,349 @@
+//! How long a wait looks for messages before it sleeps. Whoever waits brings the times; nothing here asks for one.
+//!
+//! 1. W is what a wake-up takes on this machine: the mean of the smaller half of the last 16 that this thread has seen, from
+//!    the other end's call to its return from the sleep; 5 to 300 us, and 25 until one was seen. (The greater half had a queue
+//!    for the core before it.)
+//! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
+//! 3. An account, of 8 W at most: each spin costs half of the time that it took, and one that finds something brings W,
+//!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
+//!    spins through its wake-ups, and takes more of the core than it saves.
+//! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
+//!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
+//!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
+//! 5. Between looks the core is yielded. For the first 4 us it is not if the last yield came back at once. A yield that ran
+//!    others and brought no message costs what it took, and the second one ends the spin.
+//!
+//! Each constant has a test that fails without it; `simulation` has whole programs.
+
+use std::time::Duration;
+
+#[cfg(test)]
+mod simulation;
+
+const WAKE_UP_GUESS: Duration = Duration::from_micros(25);
+const WAKE_UP_LEAST: Duration = Duration::from_micros(5);
+/// No other end can have a wait spin for more than thrice as long.
+const WAKE_UP_MOST: Duration = Duration::from_micros(300);
+const SEEN: usize = 16;
+/// Waits of one pause.
+const PAUSE_MOST: u32 = 512;
+/// What a spin does not give away of a core that it had for itself.
+const ALONE: Duration = Duration::from_micros(4);
+/// A yield that takes longer ran another thread: a switch there and back.
+const RAN_OTHERS: Duration = Duration::from_nanos(800);
+/// Such yields of one spin.
+const GIVEN_AWAY: u32 = 2;
+
+/// The other end, when this thread last sent to it before a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Peer {
+    /// Nothing was sent.
+    #[default]
+    Unknown,
+    /// It was awake.
+    Awake,
+    /// It slept, and this thread has woken it: of several, one at least.
+    Woken,
+}
+
+impl Peer {
+    /// Something was sent to one that was awake, or that was woken for it.
+    #[inline]
+    pub fn sent(self, woken: bool) -> Peer {
+        if woken || self == Peer::Woken { Peer::Woken } else { Peer::Awake }
+    }
+}
+
+/// One thread's account.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Nanoseconds.
+    wake_ups: [u32; SEEN],
+    seen: usize,
+    wake_up: Duration,
+    /// Nanoseconds.
+    credit: i64,
+    /// Waits left that sleep at once, and how many do the next time.
+    skip: u32,
+    pause: u32,
+    /// One of the waits of this pause has spun.
+    tried: bool,
+    /// The last yield ran another thread.
+    shares: bool,
+}
+
+/// One wait's looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    began: Duration,
+    until: Duration,
+    /// When it may yield.
+    alone_until: Duration,
+    /// This thread has woken the other end for it.
+    rang: bool,
+    /// That others had the core.
+    away: Duration,
+    given_away: u32,
+}
+
+/// What comes after a look in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another look.
+    Look,
+    /// The same, once others had the core: [`Policy::yielded`].
+    Yield,
+    /// The sleep: [`Policy::missed`].
+    Sleep,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy::new()
+    }
+}
+
+impl Policy {
+    /// Of a thread that has not waited.
+    pub const fn new() -> Policy {
+        Policy {
+            wake_ups: [0; SEEN],
+            seen: 0,
+            wake_up: WAKE_UP_GUESS,
+            credit: 0,
+            skip: 0,
+            pause: 1,
+            tried: false,
+            shares: true,
+        }
+    }
+
+    /// A wait begins. `None`: it sleeps at once.
+    #[inline]
+    pub fn begin(&mut self, now: Duration, peer: Peer) -> Option<Spin> {
+        if self.skip > 0 {
+            self.skip -= 1;
+            if peer != Peer::Awake || self.tried {
+                return None;
+            }
+            self.tried = true;
+        }
+        let rang = peer == Peer::Woken;
+        Some(Spin { rang, ..self.spin(now, self.wake_up * if rang { 3 } else { 2 }) })
+    }
+
+    /// A spin that was asked for, of that length.
+    pub fn spin(&self, now: Duration, length: Duration) -> Spin {
+        let alone_until = if self.shares { now } else { now + ALONE };
+        Spin {
+            began: now,
+            until: now + length,
+            alone_until,
+            rang: false,
+            away: Duration::ZERO,
+            given_away: 0,
+        }
+    }
+
+    /// A yield of this spin took so long; the next look tells whether it brought a message.
+    pub fn yielded(&mut self, spin: &mut Spin, took: Duration) {
+        self.shares = took > RAN_OTHERS;
+        if self.shares {
+            spin.away += took;
+            spin.given_away += 1;
+        }
+    }
+
+    /// A spin found something at `now`.
+    #[inline]
+    pub fn found(&mut self, spin: &Spin, now: Duration) {
+        self.skip = 0;
+        let gain = if spin.rang { Duration::ZERO } else { self.wake_up };
+        self.settle(nanoseconds(gain), nanoseconds(spin.spent(now)) / 2);
+    }
+
+    /// A spin ended at `now`, and the wait sleeps.
+    pub fn missed(&mut self, spin: &Spin, now: Duration) {
+        self.settle(0, nanoseconds(spin.spent(now)) / 2 + nanoseconds(spin.away));
+    }
+
+    fn settle(&mut self, gain: i64, cost: i64) {
+        let wake_up = nanoseconds(self.wake_up);
+        self.credit = self.credit.saturating_add(gain).saturating_sub(cost).min(8 * wake_up);
+        if self.credit < -2 * wake_up {
+            (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
+            (self.credit, self.tried) = (0, false);
+        } else if self.credit > 4 * wake_up {
+            self.pause = 1;
+        }
+    }
+
+    /// A sleep ended so long after the other end's call.
+    pub fn woke(&mut self, after: Duration) {
+        self.wake_ups[self.seen % SEEN] = after.as_nanos().try_into().unwrap_or(u32::MAX);
+        self.seen += 1;
+        let mut known = self.wake_ups;
+        let known = &mut known[..self.seen.min(SEEN)];
+        known.sort_unstable();
+        let half = &known[..known.len().div_ceil(2)];
+        let mean = half.iter().map(|nanoseconds| u64::from(*nanoseconds)).sum::<u64>() / half.len() as u64;
+        self.wake_up = Duration::from_nanos(mean).clamp(WAKE_UP_LEAST, WAKE_UP_MOST);
+    }
+
+    /// W.
+    pub fn wake_up(&self) -> Duration {
+        self.wake_up
+    }
+}
+
+impl Spin {
+    /// The same, with an end at `deadline` at the latest.
+    pub fn ends_by(self, deadline: Option<Duration>) -> Spin {
+        Spin { until: deadline.map_or(self.until, |deadline| deadline.min(self.until)), ..self }
+    }
+
+    /// When it began.
+    pub fn began(&self) -> Duration {
+        self.began
+    }
+
+    /// After a look in vain, at `now`.
+    #[inline]
+    pub fn next(&self, now: Duration) -> Next {
+        if now >= self.until || self.was_crowded() {
+            Next::Sleep
+        } else if now < self.alone_until {
+            Next::Look
+        } else {
+            Next::Yield
+        }
+    }
+
+    /// Whether others want the core.
+    pub fn was_crowded(&self) -> bool {
+        self.given_away >= GIVEN_AWAY
+    }
+
+    /// What it had of its core.
+    fn spent(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.began).saturating_sub(self.away)
+    }
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn misses(policy: &mut Policy) {
+        let spin = policy.begin(US, Peer::Unknown).unwrap();
+        policy.missed(&spin, spin.until);
+    }
+
+    /// Waits that sleep at once from here on.
+    fn pause(policy: &mut Policy) -> u32 {
+        (0..1000).take_while(|_| policy.begin(US, Peer::Unknown).is_none()).count() as u32
+    }
+
+    #[test]
+    fn misses_are_followed_by_longer_and_longer_pauses() {
+        let mut policy = Policy::new();
+        let pauses: Vec<u32> = (0..11)
+            .map(|_| {
+                // 3 W / 2 below nothing, twice: a third one is not put up with.
+                (0..3).for_each(|_| misses(&mut policy));
+                pause(&mut policy)
+            })
+            .collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 512]);
+        // One find is no reason to begin with short ones; five are.
+        for (finds, pauses) in [(1, 512), (6, 1)] {
+            policy.credit = 0;
+            for _ in 0..finds {
+                let spin = policy.begin(US, Peer::Unknown).unwrap();
+                policy.found(&spin, US);
+            }
+            while policy.skip == 0 {
+                misses(&mut policy);
+            }
+            assert_eq!(pause(&mut policy), pauses);
+        }
+    }
+
+    #[test]
+    fn a_pause_ends_where_the_other_end_tries() {
+        for finds in [true, false] {
+            let mut policy = Policy { skip: 100, pause: 128, ..Policy::new() };
+            assert!(policy.begin(US, Peer::Woken).is_none());
+            let spin = policy.begin(US, Peer::Unknown.sent(false)).unwrap();
+            if finds {
+                policy.found(&spin, US);
+            } else {
+                policy.missed(&spin, spin.until);
+                assert!(policy.begin(US, Peer::Awake).is_none());
+            }
+            assert_eq!(pause(&mut policy), if finds { 0 } else { 97 });
+        }
+    }
+
+    #[test]
+    fn an_account_is_no_reserve_for_long() {
+        let mut policy = Policy::new();
+        for _ in 0..1000 {
+            let spin = policy.begin(US, Peer::Unknown).unwrap();
+            policy.found(&spin, US);
+        }
+        // 10 W: two more misses than at the beginning.
+        let count = std::iter::from_fn(|| (policy.skip == 0).then(|| misses(&mut policy))).count();
+        assert_eq!(count, 11);
+    }
+
+    #[test]
+    fn whoever_was_woken_is_given_time_to() {
+        let mut policy = Policy::new();
+        let until = |policy: &mut Policy, peer| policy.begin(US, peer).unwrap().until - US;
+        let [one, two] =
+            [Peer::Awake, Peer::Unknown.sent(true).sent(false)].map(|peer| until(&mut policy, peer));
+        assert_eq!((one, two), (2 * WAKE_UP_GUESS, 3 * WAKE_UP_GUESS));
+    }
+
+    #[test]
+    fn a_queue_for_the_core_is_no_wake_up() {
+        let mut policy = Policy::new();
+        for seen in 0..2 * SEEN as u32 {
+            policy.woke(if seen % 2 == 0 { 10 * US } else { 3000 * US });
+        }
+        assert_eq!(policy.wake_up(), 10 * US);
+        // Nor does it matter whose clock is wrong.
+        (0..SEEN).for_each(|_| policy.woke(Duration::MAX / 64));
+        assert_eq!(policy.wake_up(), WAKE_UP_MOST);
+        (0..SEEN).for_each(|_| policy.woke(Duration::ZERO));
+        assert_eq!(policy.wake_up(), WAKE_UP_LEAST);
+    }
+
+    #[test]
+    fn a_core_that_others_want_is_given_to_them() {
+        let mut policy = Policy::new();
+        let mut spin = policy.begin(US, Peer::Unknown).unwrap();
+        assert_eq!(spin.next(US), Next::Yield);
+        policy.yielded(&mut spin, RAN_OTHERS / 2);
+        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Look);
+        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + ALONE), Next::Yield);
+        for _ in 0..GIVEN_AWAY {
+            assert_eq!(spin.next(US), Next::Yield);
+            policy.yielded(&mut spin, 100 * US);
+        }
+        assert_eq!(spin.next(US), Next::Sleep);
+        // They had the core, which was not lost on a spin: but no message came.
+        let now = US + 200 * US;
+        policy.found(&spin, now);
+        assert_eq!((policy.credit, policy.skip), (nanoseconds(policy.wake_up), 0));
+        policy.missed(&spin, now);
+        assert_eq!(policy.skip, 1);
+    }
+}

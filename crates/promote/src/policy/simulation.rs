@@ -1,0 +1,260 @@
+//! Two ends that answer each other under the policy, beside two that sleep at once: what it saves of a round trip, and what
+//! that costs of both cores. The model is that of promotion's doorbells: who spins sees a message at once, and who sleeps is
+//! woken by a call.
+
+use std::time::Duration;
+
+use super::{Next, PAUSE_MOST, Peer, Policy, Spin};
+
+/// Microseconds: to put a message into a ring and to take it, to wake the other end, to fall asleep, to be woken, and a yield
+/// without and with another thread to run.
+const SEND: f64 = 0.15;
+const TAKE: f64 = 0.1;
+const RING: f64 = 0.6;
+const FALL_ASLEEP: f64 = 1.0;
+const WOKEN: f64 = 2.0;
+const YIELD: f64 = 0.35;
+const SWITCH: f64 = 1.2;
+/// What another thread has of the core, at most, once it has it.
+const SLICE: f64 = 3000.0;
+
+const ROUND_TRIPS: usize = 6000;
+
+/// A linear congruential generator (Knuth, MMIX).
+struct Random(u64);
+
+impl Random {
+    fn share(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn between(&mut self, least: f64, most: f64) -> f64 {
+        least + (most - least) * self.share()
+    }
+}
+
+/// What an end does between a message and its answer.
+#[derive(Clone, Copy, Debug)]
+enum Think {
+    For(f64),
+    UpTo(f64),
+    /// 2 us, and one in ten 200.
+    Mostly,
+}
+
+impl Think {
+    fn time(self, random: &mut Random) -> f64 {
+        match self {
+            Think::For(time) => time,
+            Think::UpTo(most) => random.between(0.0, most),
+            Think::Mostly if random.share() < 0.1 => 200.0,
+            Think::Mostly => 2.0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    wake_up: f64,
+    /// Of wake-ups and of yields that find another thread at work.
+    contested: f64,
+    /// The first end waits for the rest of so many microseconds before it sends: an open loop.
+    period: f64,
+    /// Both have waited in vain before, again and again.
+    paused: bool,
+}
+
+impl Machine {
+    const fn new(wake_up: f64) -> Machine {
+        Machine { wake_up, contested: 0.0, period: 0.0, paused: false }
+    }
+}
+
+/// Microseconds: mean of the second half of the round trips, and of both cores for each.
+struct Outcome {
+    round_trip: f64,
+    cpu: f64,
+}
+
+fn time(microseconds: f64) -> Duration {
+    Duration::from_nanos((microseconds * 1000.0) as u64)
+}
+
+/// One wait from `began` on for what comes at `comes`: when it is met, or that it is not and since when the end sleeps.
+enum Waited {
+    Met(f64),
+    Asleep(f64),
+}
+
+/// `spin` looks until then; what it had of the core is added to `cpu`.
+fn wait(
+    policy: &mut Policy,
+    mut spin: Spin,
+    began: f64,
+    comes: f64,
+    contested: bool,
+    random: &mut Random,
+    cpu: &mut f64,
+) -> Waited {
+    let mut now = began;
+    loop {
+        if now >= comes {
+            policy.found(&spin, time(now));
+            return Waited::Met(now);
+        }
+        match spin.next(time(now)) {
+            Next::Look => {
+                now += 0.1;
+                *cpu += 0.1;
+            }
+            Next::Yield if contested => {
+                let took = SWITCH + random.between(0.0, SLICE);
+                now += took;
+                *cpu += SWITCH;
+                if now < comes {
+                    policy.yielded(&mut spin, time(took));
+                }
+            }
+            Next::Yield => {
+                now += YIELD;
+                *cpu += YIELD;
+                if now < comes {
+                    policy.yielded(&mut spin, time(YIELD));
+                }
+            }
+            Next::Sleep => {
+                policy.missed(&spin, time(now));
+                return Waited::Asleep(now);
+            }
+        }
+    }
+}
+
+/// Two ends, a core each.
+fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
+    let mut random = Random(7);
+    let mut policies = [Policy::new(), Policy::new()];
+    if machine.paused {
+        for (policy, skip) in policies.iter_mut().zip([PAUSE_MOST, PAUSE_MOST / 2]) {
+            (policy.pause, policy.skip) = (PAUSE_MOST, skip);
+        }
+    }
+    // What the end that waits began with: when, with which spin.
+    let mut waits: [(f64, Option<Spin>); 2] = [(0.0, None), (0.0, None)];
+    let (mut now, mut cpu, mut next_at) = (1.0, 0.0, 0.0);
+    let (mut sum, mut sum_cpu) = (0.0, 0.0);
+    for round in 0..ROUND_TRIPS {
+        // The one that waits for its time to send does so asleep, as a timer has it.
+        now = f64::max(now, next_at);
+        next_at += machine.period;
+        let (begin, cpu_before) = (now, cpu);
+        for me in 0..2 {
+            let thought = think.time(&mut random);
+            now += thought + SEND;
+            cpu += thought + SEND;
+            let (began, spin) = waits[1 - me];
+            let contested = random.share() < machine.contested;
+            let peer = &mut policies[1 - me];
+            let asleep = match spin {
+                None => began,
+                Some(spin) => match wait(peer, spin, began, now, contested, &mut random, &mut cpu) {
+                    Waited::Met(at) => {
+                        waits[me] = (now, policies[me].begin(time(now), Peer::Awake).filter(|_| spins));
+                        now = at.max(now) + TAKE;
+                        continue;
+                    }
+                    Waited::Asleep(since) => since,
+                },
+            };
+            now += RING;
+            cpu += RING + FALL_ASLEEP + WOKEN;
+            let wake_up = machine.wake_up * random.between(0.75, 1.25)
+                + if contested { random.between(0.0, SLICE) } else { 0.0 };
+            let woke = now.max(asleep + FALL_ASLEEP) + wake_up;
+            policies[1 - me].woke(time(woke - now));
+            waits[me] = (now, policies[me].begin(time(now), Peer::Woken).filter(|_| spins));
+            now = woke;
+        }
+        if round >= ROUND_TRIPS / 2 {
+            sum += now - begin;
+            sum_cpu += cpu - cpu_before;
+        }
+    }
+    let rounds = (ROUND_TRIPS / 2) as f64;
+    Outcome { round_trip: sum / rounds, cpu: sum_cpu / rounds }
+}
+
+/// Over that of two that never spin: the round trip, and CPU.
+fn ratios(machine: Machine, think: Think) -> (f64, f64) {
+    let [plain, ours] = [false, true].map(|spins| two_cores(machine, think, spins));
+    (ours.round_trip / plain.round_trip, ours.cpu / plain.cpu)
+}
+
+const THINK: [Think; 8] = [
+    Think::For(1.0),
+    Think::For(20.0),
+    Think::For(50.0),
+    Think::For(100.0),
+    Think::For(200.0),
+    Think::UpTo(20.0),
+    Think::UpTo(200.0),
+    Think::Mostly,
+];
+
+#[test]
+fn a_closed_loop_gains_or_loses_little() {
+    for wake_up in [5.0, 30.0, 100.0, 300.0] {
+        for think in THINK {
+            let (time, cpu) = ratios(Machine::new(wake_up), think);
+            println!("wake-up {wake_up:3} {think:?}: time {time:.2} cpu {cpu:.2}");
+            // Where it pays it may take both cores; else a try now and then is all that it costs.
+            assert!(
+                time <= 1.02 && cpu <= 2.0 && (time < 0.95 || cpu < 1.12),
+                "{wake_up} {think:?}: {time} {cpu}"
+            );
+        }
+        let (time, _) = ratios(Machine::new(wake_up), Think::For(1.0));
+        assert!(time < 0.5, "{wake_up}: {time}");
+    }
+}
+
+#[test]
+fn two_that_had_given_up_find_out_that_it_pays() {
+    for wake_up in [30.0, 100.0, 300.0] {
+        for think in [Think::For(1.0), Think::For(20.0), Think::Mostly] {
+            let (fresh, _) = ratios(Machine::new(wake_up), think);
+            let (time, _) = ratios(Machine { paused: true, ..Machine::new(wake_up) }, think);
+            println!("wake-up {wake_up:3} {think:?}: fresh {fresh:.2} paused {time:.2}");
+            assert!(time < fresh + 0.05, "wake-up {wake_up:3} {think:?}: fresh {fresh} paused {time}");
+        }
+    }
+}
+
+#[test]
+fn one_miss_in_ten_does_not_end_it() {
+    let (time, cpu) = ratios(Machine::new(30.0), Think::Mostly);
+    assert!(time < 0.6 && cpu < 1.5, "{time} {cpu}");
+}
+
+#[test]
+fn cores_that_others_want_are_left_to_them() {
+    for wake_up in [30.0, 100.0] {
+        for think in THINK {
+            let (time, cpu) = ratios(Machine { contested: 0.3, ..Machine::new(wake_up) }, think);
+            println!("contested, wake-up {wake_up:3} {think:?}: time {time:.2} cpu {cpu:.2}");
+            assert!(time * cpu <= 1.1 && time <= 1.02, "{wake_up} {think:?}: {time} {cpu}");
+        }
+    }
+}
+
+#[test]
+fn a_fixed_rate_costs_no_more() {
+    for period in [500.0, 1000.0, 5000.0] {
+        for wake_up in [5.0, 30.0, 100.0] {
+            let (time, cpu) = ratios(Machine { period, ..Machine::new(wake_up) }, Think::For(5.0));
+            println!("each {period} us, wake-up {wake_up}: time {time:.2} cpu {cpu:.2}");
+            assert!(time * cpu <= 1.1 && cpu <= 1.3, "{period} {wake_up}: {time} {cpu}");
+        }
+    }
+}
