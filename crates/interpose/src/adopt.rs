@@ -15,6 +15,7 @@ use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
 use crate::stats;
+use crate::waiters::Waiters;
 use crate::worth::Worth;
 
 /// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
@@ -90,7 +91,7 @@ pub(crate) fn adopt(
         inherited: false,
         shown_in_kernel: false,
         apart: VecDeque::new(),
-        awaited_here: false,
+        waiters: Waiters::default(),
         owes: None,
         slept_by: 0,
         contended: false,
@@ -105,7 +106,6 @@ pub(crate) fn adopt(
         told_writable: false,
         quiet: 0,
         in_vain: 0,
-        from_kernel: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,
         leaves_once_read: false,

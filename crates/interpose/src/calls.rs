@@ -35,7 +35,6 @@ use crate::select::{self as selecting, Sets};
 use crate::send as sending;
 use crate::sets::Set;
 use crate::sockets::{self, Socket, State};
-use crate::spin;
 use crate::stats;
 use crate::table::{self, Entry};
 use crate::threads;
@@ -138,9 +137,6 @@ fn receiving_pieces(
                     _ => receive::receive(socket, fd, into, flags, &mut taken),
                 };
                 if let Some(outcome) = outcome {
-                    if outcome.is_ok_and(|count| count > 0) && flags & libc::MSG_PEEK == 0 {
-                        spin::received();
-                    }
                     return Some(told(outcome, before));
                 }
                 // It is not any more: this thread waited, and another closed it. The number may
@@ -177,7 +173,6 @@ fn receiving_pieces(
                 if count > 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0 {
                     socket.received.fetch_add(count as u64, Ordering::Relaxed);
                     Socket::one_more(&socket.messages_received);
-                    spin::received();
                 }
                 drop(busy);
                 if count > 0 {

@@ -27,11 +27,6 @@ pub(crate) fn milliseconds() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// What this thread has had of its core.
-pub(crate) fn of_thread() -> Duration {
-    duration(get(libc::CLOCK_THREAD_CPUTIME_ID))
-}
-
 /// Neither part is negative, nor are there more nanoseconds than a second has.
 fn duration(time: libc::timespec) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

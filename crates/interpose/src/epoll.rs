@@ -14,8 +14,7 @@ use crate::real;
 use crate::sets::{self, Change, Place, Set, Wish};
 use crate::signals;
 use crate::sockets::{self, State};
-use crate::spin::Wait;
-use crate::stats::{COUNTERS, count};
+use crate::spin::{Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
 
@@ -194,17 +193,16 @@ pub(crate) unsafe fn wait(
             }
         }
         if told > 0 || at_once {
-            if let Some(mut wait) = wait.filter(Wait::spins) {
+            if let Some(wait) = &mut wait {
                 wait.found();
-                count(&COUNTERS.spun, 1);
             }
             break told as c_int;
         }
         if !sleeps && let Some(wait) = &mut wait {
             drop(inner);
-            let again = wait.again();
+            wait.again();
             inner = set.lock();
-            if again && signals::handled() == handled {
+            if wait.spins() && signals::handled() == handled {
                 continue;
             }
         }
@@ -223,6 +221,7 @@ pub(crate) unsafe fn wait(
             None => Limit::Never,
             Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
         };
+        let begun = Sleep::begin();
         let found = ask(room, left);
         let errno = real::errno();
         inner = set.lock();
@@ -234,6 +233,7 @@ pub(crate) unsafe fn wait(
         };
         inner.kernel_was_asked(clock::now());
         let mut told = inner.filter(fd, &mut room[..found], 0);
+        begun.end(inner.called_at());
         if told == 0 {
             told = inner.collect(fd, room, false);
         }

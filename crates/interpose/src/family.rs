@@ -25,8 +25,6 @@ struct Family {
     doubt: AtomicU32,
     /// Connections that were offered, less the windows of messages that went through rings that paid.
     unproven: AtomicU32,
-    /// Looks for messages in vain since one found something.
-    vain: AtomicU32,
 }
 
 static FAMILY: AtomicPtr<Family> = AtomicPtr::new(null_mut());
@@ -91,19 +89,6 @@ pub(crate) fn refused() {
 /// How many connections of a server that forks were offered, and have not shown yet whether rings pay.
 pub(crate) fn unproven() -> u32 {
     of_few(of_children()).map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
-}
-
-/// A look for messages was in vain. So many were, by all of a server that forks, since one found something.
-pub(crate) fn looked_in_vain() -> u32 {
-    of_children().map_or(0, |family| family.vain.fetch_add(1, Ordering::Relaxed).saturating_add(1))
-}
-
-/// A look found something.
-pub(crate) fn found() {
-    // Mostly there is nothing to write.
-    if let Some(family) = family().filter(|family| family.vain.load(Ordering::Relaxed) > 0) {
-        family.vain.store(0, Ordering::Relaxed);
-    }
 }
 
 fn less(count: &AtomicU32) {

@@ -42,18 +42,17 @@ pub(crate) fn has_unsent(fd: c_int) -> bool {
 ///
 /// The kernel tells an error once: [`Promoted::look`] keeps it.
 fn look(fd: c_int) -> Found {
-    let mut unread: c_int = 0;
-    // SAFETY: FIONREAD writes one int. tcp(7).
-    let status = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut unread).cast()) };
-    if status == 0 && unread > 0 {
-        return Found::Bytes(unread.unsigned_abs() as usize);
-    }
     let mut byte = 0u8;
     // SAFETY: one byte of room.
     let count = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     match count {
         0 => Found::End,
-        1.. => Found::Bytes(1),
+        1.. => {
+            let mut unread: c_int = 0;
+            // SAFETY: FIONREAD writes one int. tcp(7).
+            let status = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut unread).cast()) };
+            Found::Bytes(if status == 0 { unread.max(1).unsigned_abs() as usize } else { 1 })
+        }
         _ => match real::errno() {
             libc::EAGAIN | libc::EINTR => Found::Nothing,
             errno => Found::Failed(errno),
@@ -260,6 +259,12 @@ pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
         Err(libc::EAGAIN) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Whether a call that finds nothing is told so: O_NONBLOCK, as it is now.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    let flags = flags(fd);
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
 /// O_NONBLOCK and its like.

@@ -52,6 +52,7 @@ mod table;
 mod threads;
 mod uring;
 mod vfork;
+mod waiters;
 mod worth;
 
 pub use settings::{Mode, Settings, Stats};

@@ -163,5 +163,11 @@ impl Promoted {
 
 /// FIONBIO and F_SETFL: what the program asked for.
 pub(crate) fn nonblocking(socket: &Socket, on: bool) {
-    socket.nonblocking.store(on, Relaxed);
+    let changed = socket.nonblocking.swap(on, Relaxed) != on;
+    if changed
+        && socket.state() == State::Promoted
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        promoted.waits_anew();
+    }
 }

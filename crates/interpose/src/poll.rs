@@ -1,6 +1,7 @@
 //! poll(2) and its relatives: rings are looked at before the kernel is asked to sleep.
 #![allow(unsafe_code)] // descriptors and events lie in the program's memory
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,10 +17,14 @@ use crate::receive;
 use crate::sets;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, State};
-use crate::spin::{KERNEL_EVERY, Wait};
-use crate::stats::{COUNTERS, count};
+use crate::spin::{KERNEL_EVERY, Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
+
+thread_local! {
+    /// When this thread last asked the kernel in such a wait.
+    static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 
@@ -41,6 +46,12 @@ pub(crate) trait Waited {
     /// Those waited for until they can be read, and whether the kernel has just reported that.
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)>;
 
+    /// Whether it asks of nothing but promoted sockets, and only whether these can be read.
+    fn asks_rings_alone(&self) -> bool;
+
+    /// As if the kernel had said that nothing is ready.
+    fn clear(&mut self);
+
     /// Has the kernel wait, and keeps what it says; its result.
     ///
     /// # Safety
@@ -56,6 +67,14 @@ impl Waited for [pollfd] {
     #[inline]
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
         self.iter().filter(|fd| fd.events & IN != 0).map(|fd| (fd.fd, fd.revents & IN != 0))
+    }
+
+    fn asks_rings_alone(&self) -> bool {
+        self.iter().all(|fd| fd.fd < 0 || (fd.events & !IN == 0 && promoted(fd.fd).is_some()))
+    }
+
+    fn clear(&mut self) {
+        self.iter_mut().for_each(|fd| fd.revents = 0);
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
@@ -80,7 +99,7 @@ impl Waited for [pollfd] {
 }
 
 #[inline]
-fn promoted(fd: c_int) -> Option<&'static Socket> {
+pub(crate) fn promoted(fd: c_int) -> Option<&'static Socket> {
     table::socket(fd).filter(|socket| socket.state() == State::Promoted)
 }
 
@@ -98,7 +117,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     };
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
-    let mut asked_kernel: Option<Instant> = None;
+    let mut asked_kernel = ASKED.get();
     let handled = signals::handled();
     let done = loop {
         let now = if wait.is_some() { clock::now() } else { began };
@@ -107,8 +126,14 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         let due = |asked: Instant| now >= asked + KERNEL_EVERY;
         let spins = || Wait::new(deadline);
         let spins = !ready && !at_once && any_in_use(fds) && wait.get_or_insert_with(spins).spins();
+        if ready && mask.is_null() && !asked_kernel.is_none_or(due) && fds.asks_rings_alone() {
+            // What the kernel alone knows it is asked soon.
+            fds.clear();
+            break fds.correct();
+        }
         if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
             asked_kernel = Some(now);
+            ASKED.set(asked_kernel);
             // SAFETY: the caller's promise.
             let found = unsafe { ask(fds, Limit::After(Duration::ZERO), mask) };
             if found < 0 {
@@ -119,18 +144,13 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
                 break found;
             }
         }
-        if spins
-            && let Some(wait) = &mut wait
-            && wait.again()
-        {
+        if spins && let Some(wait) = &mut wait {
             for fd in fds.to_read() {
                 with(fd, |promoted, _| promoted.heat_alone());
             }
-            if spin(fds, wait, handled) {
-                wait.found();
-                count(&COUNTERS.spun, 1);
+            if spin(fds, wait, handled) || (wait.spins() && signals::handled() == handled) {
+                continue;
             }
-            continue;
         }
         // Who sleeps in the kernel hears bells.
         if arm_all(fds) {
@@ -144,8 +164,14 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
             None => Limit::Never,
             Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
         };
+        let slept = Sleep::begin();
         // SAFETY: the caller's promise.
         let found = unsafe { ask(fds, left, mask) };
+        let called = fds
+            .to_read()
+            .filter(|(_, said)| *said)
+            .filter_map(|fd| with(fd, |promoted, _| promoted.connection.peer_woke_at()));
+        slept.end(called.max().unwrap_or(0));
         woke(fds);
         if found < 0 {
             break found;
@@ -156,14 +182,24 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         }
     };
     let errno = real::errno();
+    if done > 0
+        && let Some(wait) = &mut wait
+    {
+        wait.found();
+    }
     woke(fds);
     // The program may wait in a way of its own the next time.
-    for fd in fds.to_read() {
-        let news = with(fd, |promoted, _| {
-            promoted.is_awaited_here();
-            promoted.listed_in == 0 && !promoted.armed && promoted.arm().unwrap_or(true)
-        });
-        if let (Some(true), Some(socket)) = (news, promoted(fd.0)) {
+    for (fd, said) in fds.to_read() {
+        let Some(socket) = promoted(fd).filter(|socket| said || !socket.hears.load(Ordering::Relaxed)) else {
+            continue;
+        };
+        let mut inner = socket.lock();
+        let in_a_set = inner.interest.sets > 0;
+        let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
+        promoted.is_awaited_here();
+        let rests = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_awake());
+        if !rests && promoted.arm().unwrap_or(true) {
+            drop(inner);
             // Its set, in which another thread may sleep, is not woken for this either.
             receive::settle(socket);
         }
@@ -218,6 +254,7 @@ fn arm_all<W: Waited + ?Sized>(fds: &W) -> bool {
             // One that its epoll set looks at hears no bells of its own.
             news |= !promoted.will_hear() && promoted.arm_to_sleep();
             promoted.is_slept_on();
+            promoted.ring_unseen(fd);
         }
     }
     news

@@ -22,7 +22,6 @@ use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::signals::{self, Quiet};
 use crate::sockets::{self, Socket, State};
-use crate::spin;
 use crate::stats;
 use crate::uring;
 
@@ -180,7 +179,6 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
 /// the answer to ours is near.
 pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     connected(socket, number);
-    spin::serves();
     if mode::is_eager() {
         socket.awaited.store(true, Ordering::Relaxed);
         await_answer(socket, number);

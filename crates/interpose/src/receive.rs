@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use promote::{KernelEnd, Next, Reason};
@@ -14,12 +13,13 @@ use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::memory::{Pieces, piece};
+use crate::options;
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
 use crate::signals;
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
-use crate::spin::{self, Wait};
+use crate::spin::{Sleep, Wait};
 use crate::stats::{COUNTERS, count};
 
 /// What one call came to: a count, or an errno.
@@ -90,29 +90,51 @@ pub(crate) fn receive_some(
     told: bool,
 ) -> Option<Result<(usize, bool), i32>> {
     let mut wait: Option<Wait> = None;
+    let mut slept: Option<Sleep> = None;
     let mut handled = signals::handled();
     let mut asked = false;
+    let blocks = socket.blocks(flags);
+    let mut looks_first = blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
     loop {
         let mut inner = socket.lock();
-        let Interest { set, events, .. } = inner.interest;
+        let Interest { set, events, sets, .. } = inner.interest;
         let promoted = inner.promoted.as_deref_mut()?;
         promoted.is_used();
+        if let Some(slept) = slept.take() {
+            slept.end(promoted.connection.peer_woke_at());
+        }
+        if std::mem::take(&mut looks_first) && promoted.has_only_an_empty_ring() {
+            // What comes next comes by the ring, most likely: the kernel is asked when that was awaited in vain.
+            promoted.is_awaited_here();
+            kept.get_or_insert_with(|| socket.keep());
+            let wait = wait.get_or_insert_with(|| Wait::new(None));
+            if wait.spins() {
+                promoted.heat_alone();
+                drop(inner);
+                spin(socket, wait, handled);
+                continue;
+            }
+        }
         // A set that is not known may be edge-triggered.
-        let told_again = if set == 0 { promoted.awaited_here } else { events & EDGE == 0 };
+        let told_again = if set == 0 { promoted.waiters.are_seen() } else { events & EDGE == 0 };
         // What waits in the kernel alone is met by the one call that waits for it.
         let hears = !asked && promoted.waits_in_kernel(flags) && promoted.knows_nothing();
         if !hears && let Break(outcome) = take(promoted, fd, into, flags, told_again) {
             if outcome.is_err() && !told {
                 promoted.connection.take_error();
             }
+            if let Some(wait) = &mut wait {
+                wait.found();
+            }
             return Some(finish(socket, inner, fd, flags, outcome));
         }
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
-        if flags & libc::MSG_DONTWAIT != 0 {
-            let news = promoted.rest();
-            drop(inner);
-            match news {
+        // Another process that has the socket may have cleared O_NONBLOCK.
+        let is_told = flags & libc::MSG_DONTWAIT != 0
+            || (!blocks && !promoted.waits_in_kernel(flags) && kernel::is_nonblocking(fd));
+        if is_told {
+            match promoted.rest(sets > 0) {
                 Ok(true) => continue,
                 Ok(false) => return Some(Err(libc::EAGAIN)),
                 Err(errno) => return Some(Err(errno)),
@@ -157,14 +179,11 @@ pub(crate) fn receive_some(
             Ok(until) => until,
             Err(errno) => return Some(Err(errno)),
         };
-        let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
-        if spins && wait.spins() && signals::handled() == handled {
+        if blocks && wait.spins() && signals::handled() == handled {
             promoted.heat_alone();
             drop(inner);
-            if wait.again() && spin(socket, wait, handled) {
-                wait.found();
-                count(&COUNTERS.spun, 1);
+            if spin(socket, wait, handled) || wait.spins() {
                 continue;
             }
             inner = socket.lock();
@@ -175,6 +194,7 @@ pub(crate) fn receive_some(
             Ok(false) => promoted.is_slept_on(),
             Err(errno) => return Some(Err(errno)),
         }
+        promoted.ring_unseen(fd);
         if until.is_some() {
             // Before poll(2), which keeps to the mark.
             promoted.unmark(fd);
@@ -190,11 +210,16 @@ pub(crate) fn receive_some(
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
+        slept = Some(Sleep::begin());
         let waited = match until {
             None => kernel::wait(fd, flags),
             Some(_) => kernel::wait_for_bytes(fd, until),
         };
         if let Err(errno) = waited {
+            if errno == libc::EAGAIN && until.is_none() {
+                // O_NONBLOCK was set where nobody saw it.
+                options::nonblocking(socket, true);
+            }
             return Some(Err(failed(socket, errno, told)));
         }
     }
@@ -237,8 +262,11 @@ fn finish(
         // The ring's bytes are taken: copies of them leave the kernel no room for what comes next, which is an edge.
         promoted.look_behind_bells(fd);
     }
-    let list = promoted.wants_list(fd);
-    if list && !in_a_set && !promoted.awaited_here && outcome.is_ok() {
+    if flags & libc::MSG_PEEK == 0 && outcome.is_ok_and(|count| count > 0) {
+        promoted.was_read();
+    }
+    let list = promoted.wants_list(fd, in_a_set);
+    if list && !in_a_set && !promoted.waiters.are_seen() && outcome.is_ok() {
         promoted.tells_unseen_sets(fd);
     }
     let leaves = promoted.leaves_once_read && !promoted.connection.has_unread();
@@ -252,7 +280,7 @@ fn finish(
     outcome.map(|count| (count, seam))
 }
 
-/// Looks until something is there, or looking no longer pays, or a handler ran.
+/// Looks until something is there (true), or the kernel is to be asked, or looking no longer pays, or a handler ran.
 fn spin(socket: &Socket, wait: &mut Wait, handled: u32) -> bool {
     loop {
         if let Some(mut inner) = socket.try_lock() {
@@ -323,7 +351,6 @@ pub(crate) fn take(
                     let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
                     match (usize::try_from(taken), crate::real::errno()) {
                         (Ok(taken @ 1..), _) => {
-                            promoted.from_kernel = true;
                             promoted.took_from_kernel(taken);
                             return Break(Ok(taken));
                         }
@@ -391,7 +418,6 @@ impl Promoted {
         match self.connection.front(count) {
             Ok(Front::Data(bytes)) => {
                 let bytes = count.min(bytes as usize);
-                self.from_kernel = true;
                 if flags & libc::MSG_PEEK == 0 {
                     let taken = kernel::discard_seen(fd, into.at_most(bytes));
                     self.took_from_kernel(taken);
@@ -434,23 +460,21 @@ impl Promoted {
             }
         }
         self.quiet = 0;
-        if std::mem::take(&mut self.from_kernel) {
-            // What was learned of waits for the kernel's bytes does not hold for the ring's.
-            spin::forget();
-        }
         count(&COUNTERS.ring_receives, 1);
         count(&COUNTERS.ring_bytes_received, taken as u64);
         Ok(taken)
     }
 
-    /// Nothing is here, and the program was told so. True: something is, by now.
-    fn rest(&mut self) -> Result<bool, i32> {
-        // Who is looked at by its set needs no bell.
-        if self.is_hot() || self.will_hear() { Ok(false) } else { self.arm() }
+    /// Whether nothing can be here but what comes by the ring, and an end that the other end did not tell of.
+    fn has_only_an_empty_ring(&mut self) -> bool {
+        matches!(self.connection.next(0), Ok(Next::Nothing))
+            && !self.connection.reads_from_kernel()
+            && !self.connection.peer_has_finished()
+            && !self.connection.kernel_has_ended()
     }
 
     /// Whether its set looks at it by itself while it is awake.
-    fn is_hot(&self) -> bool {
+    pub(crate) fn is_hot(&self) -> bool {
         // One that was disarmed since something came is nobody's.
         self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
     }
@@ -464,12 +488,6 @@ impl Promoted {
         Ok(news)
     }
 
-    /// A call of ours waits for it, which looks before it does.
-    pub(crate) fn is_awaited_here(&mut self) {
-        self.awaited_here = true;
-        self.connection.rings_each(false);
-    }
-
     /// Looked at by the thread that waits for it, which tells when it no longer does.
     pub(crate) fn heat_alone(&mut self) {
         if self.listed_in == 0 && !self.connection.has_several_users() {
@@ -480,8 +498,14 @@ impl Promoted {
     /// After bytes were taken. An end that waits for bells asks for the next one as soon as
     /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
     /// True if bytes are left for which no bell lies in the kernel.
-    fn wants_list(&mut self, fd: c_int) -> bool {
+    fn wants_list(&mut self, fd: c_int, in_a_set: bool) -> bool {
         if self.is_hot() {
+            return false;
+        }
+        if !in_a_set && self.stays_awake() {
+            if self.connection.kernel_has_bytes() {
+                self.drop_bells(fd);
+            }
             return false;
         }
         if self.will_hear() {

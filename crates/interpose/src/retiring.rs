@@ -13,7 +13,6 @@ use crate::leaving;
 use crate::mode;
 use crate::promoter;
 use crate::sockets::{Guard, Promoted, Socket, State};
-use crate::spin;
 use crate::stats::{COUNTERS, count};
 use crate::worth::Verdict;
 
@@ -40,11 +39,8 @@ impl Promoted {
             return Ok(());
         }
         self.connection.rest()?;
-        let turn = spin::turn();
-        self.worth.rests_from(turn);
         family::does_not_pay(self.worth.rest());
-        // While other ways to wait are tried nothing is given up, which would take long to come back.
-        if turn.is_none() && self.worth.is_hopeless() && !self.connection.is_shared() {
+        if self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
         }
         Ok(())
@@ -53,8 +49,7 @@ impl Promoted {
     /// A message went through the kernel while the ring rests. If the connection has gone back to TCP, where it is
     /// there.
     pub(crate) fn rests(&mut self) -> Option<TcpPositions> {
-        let turn = spin::turn();
-        if turn.is_none() && self.worth.is_hopeless() && self.can_retire() {
+        if self.worth.is_hopeless() && self.can_retire() {
             if self.connection.peer_wishes_to_retire() {
                 self.connection.retire();
             }
@@ -63,7 +58,7 @@ impl Promoted {
                 return Some(positions);
             }
         }
-        if self.worth.rested(turn) && !self.connection.stays_with_kernel() {
+        if self.worth.rested() && !self.connection.stays_with_kernel() {
             self.connection.wish_to_retire(false);
             self.connection.end_rest();
         }

@@ -80,17 +80,34 @@ struct Waited {
 
 const WORDS: usize = MOST / u64::BITS as usize;
 
+/// The places of the bits that are set.
+fn bits(word: u64) -> impl Iterator<Item = c_int> {
+    let rest = |left: u64| (left != 0).then_some(left);
+    std::iter::successors(rest(word), move |left| rest(left & (left - 1)))
+        .map(|left| left.trailing_zeros().cast_signed())
+}
+
 /// Which of the three sets.
 const TO_READ: usize = 0;
 const TO_WRITE: usize = 1;
+const TO_EXCEPT: usize = 2;
 
 impl poll::Waited for Waited {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
         let words = self.asked[TO_READ].iter().zip(&self.said[TO_READ]).zip(0..);
         words.flat_map(|((asked, said), place)| {
-            let bits = (0..u64::BITS as c_int).filter(move |bit| asked >> bit & 1 != 0);
-            bits.map(move |bit| (place * u64::BITS as c_int + bit, said >> bit & 1 != 0))
+            bits(*asked).map(move |bit| (place * u64::BITS as c_int + bit, said >> bit & 1 != 0))
         })
+    }
+
+    fn asks_rings_alone(&self) -> bool {
+        let others = [TO_WRITE, TO_EXCEPT].map(|set| self.asked[set]);
+        others.as_flattened().iter().all(|word| *word == 0)
+            && self.to_read().all(|(fd, _)| poll::promoted(fd).is_some())
+    }
+
+    fn clear(&mut self) {
+        self.said = [[0; WORDS]; 3];
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
@@ -106,11 +123,9 @@ impl poll::Waited for Waited {
 
     fn correct(&mut self) -> c_int {
         for place in 0..WORDS {
-            let mut left = self.asked[TO_READ][place];
-            while left != 0 {
-                let bit = left & left.wrapping_neg();
-                left ^= bit;
-                let fd = (place as u32 * u64::BITS + bit.trailing_zeros()).cast_signed();
+            for bit in bits(self.asked[TO_READ][place]) {
+                let fd = place as c_int * u64::BITS as c_int + bit;
+                let bit = 1 << bit;
                 let Some(Truth { readable, failed }) = poll::judge(fd, self.said[TO_READ][place] & bit != 0)
                 else {
                     continue;

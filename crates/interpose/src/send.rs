@@ -15,6 +15,7 @@ use crate::receive::Outcome;
 use crate::retiring;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
+use crate::spin;
 use crate::stats::{COUNTERS, count};
 
 /// How long a full ring is waited for while its reader makes progress: copying on is cheaper
@@ -201,6 +202,7 @@ impl Promoted {
             if sent > 0 {
                 *done += sent;
                 let rung = self.ring_bell(fd);
+                spin::sent(rung);
                 if self.judge(rung).is_err() {
                     return Step::Failed(self.corrupt(fd));
                 }
@@ -261,6 +263,18 @@ impl Promoted {
         taken
     }
 
+    /// Before this thread sleeps, most likely for an answer: an end that was left awake between two waits may wait by now
+    /// where nobody sees it.
+    pub(crate) fn ring_unseen(&mut self, fd: c_int) {
+        if self.connection.lies_unseen() {
+            count(&COUNTERS.bells, 1);
+            match kernel::ring(fd) {
+                Ok(true) => self.connection.bell_was_taken(),
+                Ok(false) | Err(_) => self.connection.kernel_refused(),
+            }
+        }
+    }
+
     /// Gives the kernel a bell that counts for this connection alone.
     pub(crate) fn ring_now(&mut self, fd: c_int) {
         match self.give_bell(fd) {
@@ -272,6 +286,7 @@ impl Promoted {
     /// Whether the kernel took a bell. One for an end that has nothing else to read is waited for.
     fn give_bell(&mut self, fd: c_int) -> bool {
         count(&COUNTERS.bells, 1);
+        self.connection.wakes_at(clock::nanoseconds());
         let mut deadline = None;
         loop {
             match kernel::ring(fd) {

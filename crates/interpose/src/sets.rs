@@ -100,6 +100,8 @@ pub(crate) struct Inner {
     kernel_is_due: bool,
     /// Where a wait has room for one event: whose turn it was.
     kernels_turn: bool,
+    /// [`Inner::called_at`].
+    called_at: u64,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
@@ -149,6 +151,7 @@ pub(crate) fn add() -> Option<u32> {
             asked_kernel: clock::now(),
             kernel_is_due: true,
             kernels_turn: false,
+            called_at: 0,
         }),
     };
     place.store(Box::into_raw(Box::new(set)), Ordering::Release);

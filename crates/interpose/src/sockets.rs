@@ -18,6 +18,7 @@ use crate::lock::{Held, Lock};
 use crate::mappings::reserve;
 use crate::pages;
 use crate::signals;
+use crate::waiters::Waiters;
 
 /// How far a socket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +148,7 @@ pub(crate) struct Promoted {
     /// Stream bytes that lie in no lane: this end leaves and gives them back to the other end, or that left, and they wait
     /// for room in the kernel.
     pub(crate) apart: VecDeque<u8>,
-    /// A call of ours has waited for it: by poll(2), or by a read that blocks.
-    pub(crate) awaited_here: bool,
+    pub(crate) waiters: Waiters,
     /// When this process began to use what it was forked with, a set of the one before slept so
     /// (see `pages::asleep_before`), and may be about to find a wake-up in this connection.
     pub(crate) owes: Option<(u32, u32)>,
@@ -180,8 +180,6 @@ pub(crate) struct Promoted {
     /// Sleeps of its set since bytes came, and looks.
     pub(crate) quiet: u8,
     pub(crate) in_vain: u8,
-    /// The last bytes came through the kernel.
-    pub(crate) from_kernel: bool,
     /// TCP_CORK.
     pub(crate) corked: bool,
     /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.

@@ -1,370 +1,166 @@
-//! How long a thread looks for messages before it sleeps.
-//!
-//! A sleep costs a wake-up of tens of microseconds; looking costs the core. Whether it pays is
-//! found out by trying: a look in vain makes the next tries rarer, one that finds something
-//! makes every wait begin with a look. Both ends have to look for either to gain, so the first
-//! waits of a thread begin with one. Between looks the core is given to whoever wants it. If it
-//! comes back late, others are at work on it, and giving it away loses a turn: for a while looks
-//! keep it, are shorter, and go on only while they take less time than sleeps would. The same is
-//! asked of looks that give it away where who is waited for has the same core, by [trial]: a fair
-//! scheduler (EEVDF) hands it over only when this thread has had as much of it as that one, and a
-//! sleep does so at once.
+//! How a thread looks for messages before it sleeps, as [`promote::policy`] has it.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use promote::policy::{Next, Peer, Policy, Spin};
+
 use crate::clock::{self, Instant};
-use crate::family;
 use crate::stats::{COUNTERS, count};
 
-mod trial;
-
-use trial::Trial;
-pub(crate) use trial::serves;
-
-/// As long as two wake-ups take, so that an answer of an end that slept is still met.
-const BUDGET: Duration = Duration::from_micros(100);
-/// The same where others want the core: one wake-up.
-const KEPT_BUDGET: Duration = Duration::from_micros(30);
-/// Looks in vain that are put up with.
-const VAIN: u32 = 3;
-/// Nanoseconds that a sleep and its wake-up take of both cores.
-const SLEEP: i64 = 10_000;
-/// To be saved where the core is kept, to make up for looks in vain.
-const ENOUGH: i64 = 16 * SLEEP;
-/// Waits that are measured after a long one, which costs system calls; and how many of them give the core to
-/// others until it is tried whether that pays.
-const MEASURED: u32 = 16;
-const SHARED: u32 = 8;
-/// What is found later than this after the wait began was waited for by more than a few yields.
-const LONG: Duration = Duration::from_micros(10);
-/// After more of them a try comes every 2^this waits at the least.
-const RAREST: u32 = 10;
-/// A yield that takes longer met others at work.
-const CROWDED: Duration = Duration::from_micros(100);
-/// For so many times the time that it took none is made after that: more each time.
-const PAUSE: u32 = 4;
-const LONGEST_PAUSE: u32 = 128;
-/// Waits that found something until that begins anew.
-const CALM: u32 = 256;
-/// Pauses of the processor between two yields.
+/// Pauses of the processor between two questions for the time.
 const PAUSES: u32 = 15;
 
 /// Who looks at rings asks the kernel for events of its own at least this often.
 pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
 
-/// Set once: nanoseconds to spin always, and 1; 0: learn.
+/// Set once: nanoseconds to spin always, and 1; 0: as the account has it.
 static FIXED: AtomicU64 = AtomicU64::new(0);
-
-pub(crate) fn fix(spin: Option<Duration>) {
-    let value = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
-    FIXED.store(value, Ordering::Relaxed);
-}
-
-/// What came of looks of one kind.
-#[derive(Clone, Copy)]
-struct Tries {
-    /// Nanoseconds that looks have saved, less those that they took from others.
-    saved: i64,
-    /// Looks in vain since enough was saved.
-    vain: u32,
-    /// Waits that are not spun.
-    skip: u32,
-}
-
-impl Tries {
-    const NONE: Tries = Tries { saved: 0, vain: 0, skip: 0 };
-
-    /// Something was found while the core was kept from others for so long.
-    fn found_after(&mut self, took: Duration) {
-        let took = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX);
-        self.saved = self.saved.saturating_add(SLEEP).saturating_sub(took).min(ENOUGH);
-        if self.saved >= ENOUGH {
-            self.vain = 0;
-        } else if self.saved < 0 {
-            // A sleep would have cost less.
-            self.in_vain(0);
-        }
-    }
-
-    /// A look was in vain, and so many of the family's since one of them was not: who is new need not find out by
-    /// itself.
-    fn in_vain(&mut self, of_family: u32) {
-        self.saved = 0;
-        self.vain = (self.vain + 1).max(of_family).min(VAIN + RAREST);
-        self.skip = (1 << self.vain.saturating_sub(VAIN)) - 1;
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Learned {
-    /// Of looks between which the core is yielded.
-    yielding: Tries,
-    /// Of those that keep it.
-    keeping: Tries,
-    /// Until when it is kept, since others want it.
-    paused: Option<Instant>,
-    next_pause: u32,
-    /// Waits that are still measured, and those that gave the core to others meanwhile.
-    measured: u32,
-    shared: u32,
-    trial: Trial,
-    /// Waits that found something since, and whether any ever did.
-    found: u32,
-    has_found: bool,
-    switches: i64,
-}
+/// Threads of this process that spin, and how many may: its CPUs.
+static SPINNING: AtomicU32 = AtomicU32::new(0);
+static CPUS: AtomicU32 = AtomicU32::new(u32::MAX);
 
 thread_local! {
-    static LEARNED: Cell<Learned> = const { Cell::new(Learned {
-        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, measured: 0, shared: 0,
-        trial: Trial::NONE, found: 0, has_found: false, switches: 0,
-    }) };
+    static POLICY: Cell<Policy> = const { Cell::new(Policy::new()) };
+    /// The other ends that it has sent to since its last wait.
+    static SENT_TO: Cell<Peer> = const { Cell::new(Peer::Unknown) };
 }
 
-/// This thread has received.
-#[inline]
-pub(crate) fn received() {
-    if trial::any() {
-        learn(|learned| learned.trial.received(clock::now));
+/// To be called at the start. `spin`: what was asked for.
+pub(crate) fn start(spin: Option<Duration>) {
+    let value = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
+    FIXED.store(value, Ordering::Relaxed);
+    if let Ok(cpus) = rustix::thread::sched_getaffinity(None) {
+        CPUS.store(cpus.count(), Ordering::Relaxed);
     }
 }
 
-impl Learned {
-    fn tries(&mut self, keeps: bool) -> &mut Tries {
-        if keeps { &mut self.keeping } else { &mut self.yielding }
-    }
-
-    /// Something was found; whether others had the core before, if that was measured.
-    fn found_yielding(&mut self, shared: Option<bool>) {
-        self.yielding.vain = 0;
-        self.shared += u32::from(shared == Some(true));
-        if self.shared == SHARED {
-            (self.measured, self.shared) = (0, 0);
-            self.trial.begin(clock::now());
-        }
-    }
-}
-
-fn learn(change: impl FnOnce(&mut Learned)) {
-    LEARNED.with(|cell| {
-        let mut learned = cell.get();
-        change(&mut learned);
-        cell.set(learned);
-    });
-}
-
-/// If this thread tries whether looks pay: a number that is another with each turn.
-pub(crate) fn turn() -> Option<u32> {
-    if trial::any() { LEARNED.get().trial.turn() } else { None }
-}
-
-/// In the child of a fork.
+/// In the child of a fork, whose only thread does not spin.
 pub(crate) fn forked() {
-    trial::forked(&LEARNED.get().trial);
+    SPINNING.store(0, Ordering::Relaxed);
+}
+
+/// This thread has sent to another end, which was awake or was woken.
+#[inline]
+pub(crate) fn sent(woken: bool) {
+    SENT_TO.set(SENT_TO.get().sent(woken));
+}
+
+fn learn<T>(change: impl FnOnce(&mut Policy) -> T) -> T {
+    // A copy: a signal handler may wait, too.
+    let mut policy = POLICY.get();
+    let outcome = change(&mut policy);
+    POLICY.set(policy);
+    outcome
 }
 
 /// One wait of this thread.
 pub(crate) struct Wait {
-    began: Instant,
-    until: Instant,
+    spin: Option<Spin>,
     looks: u32,
-    /// What the thread had had of its core before, if that is measured.
-    before: Option<Duration>,
-    /// The core is not yielded meanwhile.
-    keeps: bool,
+    /// When the kernel is to be asked.
+    kernel_due: Instant,
+    /// It counts among those that spin.
+    counted: bool,
 }
 
 impl Wait {
-    /// Begins a wait that ends at `deadline` at the latest.
+    /// Begins one that ends at `deadline` at the latest.
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
-        let began = clock::now();
-        let fixed = FIXED.load(Ordering::Relaxed);
-        let (mut keeps, mut measures) = (false, false);
-        let budget = if fixed > 0 {
-            Duration::from_nanos(fixed - 1)
-        } else {
-            let mut budget = Duration::ZERO;
-            learn(|learned| {
-                keeps = learned.paused.is_some_and(|until| began < until);
-                if !keeps {
-                    learned.paused = None;
-                    if !learned.trial.looks(began) {
-                        return;
-                    }
-                    measures = learned.measured > 0;
-                    learned.measured = learned.measured.saturating_sub(1);
-                }
-                let tried = learned.trial.turn().is_some();
-                match &mut learned.tries(keeps).skip {
-                    skip if *skip == 0 || tried => budget = if keeps { KEPT_BUDGET } else { BUDGET },
-                    skip => *skip -= 1,
-                }
-            });
-            budget
+        let now = clock::now();
+        let peer = SENT_TO.take();
+        let spin = match FIXED.load(Ordering::Relaxed) {
+            0 => learn(|policy| policy.begin(now, peer)),
+            fixed => Some(POLICY.get().spin(now, Duration::from_nanos(fixed - 1))),
         };
-        let until = began + budget;
-        let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let before = (measures && until > began).then(clock::of_thread);
-        Wait { began, until, looks: 0, before, keeps }
+        let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
+        Wait { spin, looks: 0, kernel_due: now + KERNEL_EVERY, counted: false }
     }
 
-    /// Whether to look once more before sleeping. Pauses, or yields the core.
+    /// Whether to look once more before the kernel is asked, if it still [spins](Self::spins), or this thread sleeps. Pauses,
+    /// or yields the core.
     #[inline]
     pub(crate) fn again(&mut self) -> bool {
+        if self.spin.is_none() {
+            return false;
+        }
         self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(PAUSES) {
-            std::hint::spin_loop();
-            return true;
+        if self.looks.is_multiple_of(PAUSES) {
+            return self.goes_on();
         }
-        let before = clock::now();
-        if before >= self.until {
-            if self.spins() {
-                self.in_vain();
-                self.until = self.began;
-            }
-            return false;
-        }
-        if self.keeps {
-            return true;
-        }
-        std::thread::yield_now();
-        let lost = clock::elapsed(before);
-        if lost > CROWDED && others_ran() {
-            crowded(lost);
-            return false;
-        }
+        std::hint::spin_loop();
         true
+    }
+
+    fn goes_on(&mut self) -> bool {
+        let Some(spin) = &mut self.spin else { return false };
+        let now = clock::now();
+        if !self.counted {
+            self.counted = true;
+            if SPINNING.fetch_add(1, Ordering::Relaxed) >= CPUS.load(Ordering::Relaxed) {
+                // They would take the core from each other.
+                self.spin = None;
+                return false;
+            }
+        }
+        if now >= self.kernel_due && spin.next(now) != Next::Sleep {
+            self.kernel_due = now + KERNEL_EVERY;
+            return false;
+        }
+        match spin.next(now) {
+            Next::Look => true,
+            Next::Yield => {
+                std::thread::yield_now();
+                let took = clock::elapsed(now);
+                learn(|policy| policy.yielded(spin, took));
+                true
+            }
+            Next::Sleep => {
+                count(if spin.was_crowded() { &COUNTERS.crowded } else { &COUNTERS.vain }, 1);
+                learn(|policy| policy.missed(spin, now));
+                self.spin = None;
+                false
+            }
+        }
     }
 
     /// Whether it looks before it sleeps.
     pub(crate) fn spins(&self) -> bool {
-        self.until > self.began
+        self.spin.is_some()
     }
 
     /// What was looked for is here.
     pub(crate) fn found(&mut self) {
-        // Before the first yield nobody else has had the core, and no clock need be asked.
-        let took =
-            if self.keeps || self.looks >= PAUSES { clock::elapsed(self.began) } else { Duration::ZERO };
-        let shared = self.before.take().map(|before| {
-            let own = clock::of_thread().saturating_sub(before);
-            // The rest was others', or an interrupt's.
-            took.saturating_sub(own) > own / 2
-        });
-        family::found();
-        learn(|learned| {
-            if self.keeps {
-                learned.keeping.found_after(took);
-            } else {
-                learned.found_yielding(shared);
-                if took > LONG && learned.measured == 0 && learned.trial.is_due(self.began) {
-                    (learned.measured, learned.shared) = (MEASURED, 0);
-                }
-            }
-            learned.found = learned.found.saturating_add(1);
-            learned.has_found = true;
-        });
-    }
-
-    fn in_vain(&self) {
-        count(&COUNTERS.vain, 1);
-        let of_family = family::looked_in_vain();
-        learn(|learned| {
-            // Who has found something knows better.
-            let of_family = if learned.has_found { 0 } else { of_family };
-            learned.tries(self.keeps).in_vain(of_family);
-        });
+        let Some(spin) = self.spin.take() else { return };
+        count(&COUNTERS.spun, 1);
+        // Before the first question for the time next to none has passed.
+        let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
+        learn(|policy| policy.found(&spin, now));
     }
 }
 
-/// Whether another thread ran in place of this one since this was last asked: a virtual
-/// machine's host takes the core, too, and comes back without anybody waiting for it here.
-fn others_ran() -> bool {
-    let switches = switches();
-    let mut ran = false;
-    learn(|learned| {
-        ran = learned.switches != switches;
-        learned.switches = switches;
-    });
-    ran
-}
-
-/// Times that this thread was taken from its core, by its own yields among others.
-#[allow(unsafe_code)] // getrusage(2)
-fn switches() -> i64 {
-    // SAFETY: zeros are a usage, and there is room for one.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage.ru_nivcsw
-    }
-}
-
-/// What was learned no longer holds: the next waits begin with a look.
-pub(crate) fn forget() {
-    learn(|learned| (learned.yielding, learned.keeping) = (Tries::NONE, Tries::NONE));
-}
-
-fn crowded(lost: Duration) {
-    count(&COUNTERS.crowded, 1);
-    learn(|learned| {
-        if learned.found >= CALM {
-            learned.next_pause = PAUSE;
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if self.counted {
+            SPINNING.fetch_sub(1, Ordering::Relaxed);
         }
-        learned.found = 0;
-        learned.paused = Some(clock::now() + lost * learned.next_pause);
-        learned.next_pause = (learned.next_pause * 2).min(LONGEST_PAUSE);
-    });
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A sleep of this thread: what woke it tells how long a wake-up takes.
+pub(crate) struct Sleep(u64);
 
-    const QUICK: Duration = Duration::from_micros(1);
-
-    #[test]
-    fn looks_in_vain_make_tries_rarer() {
-        let mut tries = Tries::NONE;
-        (0..VAIN).for_each(|_| tries.in_vain(0));
-        assert_eq!(tries.skip, 0);
-        tries.in_vain(0);
-        assert_eq!(tries.skip, 1);
-        tries.in_vain(VAIN + 3);
-        assert_eq!(tries.skip, 7);
-        (0..100).for_each(|_| tries.in_vain(0));
-        assert_eq!(tries.skip, (1 << RAREST) - 1);
+impl Sleep {
+    pub(crate) fn begin() -> Sleep {
+        Sleep(clock::nanoseconds())
     }
 
-    #[test]
-    fn a_kept_core_is_paid_for() {
-        let mut tries = Tries::NONE;
-        (0..20).for_each(|_| tries.in_vain(0));
-        // One find by chance is no reason to begin anew; many are.
-        tries.found_after(QUICK);
-        tries.in_vain(0);
-        assert_eq!(tries.skip, (1 << RAREST) - 1);
-        (0..20).for_each(|_| tries.found_after(QUICK));
-        tries.in_vain(0);
-        assert_eq!(tries.skip, 0);
-        // What takes longer than a sleep does not pay.
-        (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
-        assert!(tries.skip > 0);
-    }
-
-    #[test]
-    fn a_round_of_measuring_begins_one_trial() {
-        let mut learned = LEARNED.get();
-        learned.measured = MEASURED;
-        (1..SHARED).for_each(|_| learned.found_yielding(Some(true)));
-        learned.found_yielding(Some(false));
-        assert!(learned.trial.turn().is_none() && learned.measured == MEASURED);
-        learned.found_yielding(Some(true));
-        let turn = learned.trial.turn();
-        assert!(turn.is_some() && learned.measured == 0);
-        (0..SHARED).for_each(|_| learned.found_yielding(Some(true)));
-        assert_eq!(learned.trial.turn(), turn);
+    /// Its end. The other end of what it slept on says that it called at `called`: anything at all, if that is hostile.
+    pub(crate) fn end(self, called: u64) {
+        let now = clock::nanoseconds();
+        if (self.0..=now).contains(&called) {
+            learn(|policy| policy.woke(Duration::from_nanos(now - called)));
+        }
     }
 }

@@ -25,6 +25,7 @@ use crate::stats;
 use crate::table;
 use crate::threads;
 use crate::vfork;
+use crate::waiters;
 
 /// Begins to watch this process's sockets, once, before the program's own code runs. Without
 /// it every function of [`crate::calls`] is the kernel's.
@@ -41,7 +42,8 @@ pub fn start(settings: Settings) {
     {
         return;
     }
-    spin::fix(settings.spin);
+    spin::start(settings.spin);
+    waiters::arm_always(settings.arm_always);
     if let (Stats::Recorded(recorder), Some(report)) = (settings.stats, REPORT.get()) {
         recorded::start(recorder, &report.name);
     }

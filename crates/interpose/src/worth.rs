@@ -34,13 +34,11 @@ pub(crate) struct Worth {
     /// Messages left of the rest.
     rest: u32,
     next_rest: u32,
-    /// The [turn](crate::spin::turn) in which the rest was decided.
-    turn: Option<u32>,
 }
 
 impl Default for Worth {
     fn default() -> Worth {
-        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST, turn: None }
+        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST }
     }
 }
 
@@ -86,18 +84,9 @@ impl Worth {
         self.has_paid
     }
 
-    /// The rest was decided in this turn.
-    pub(crate) fn rests_from(&mut self, turn: Option<u32>) {
-        self.turn = turn;
-    }
-
-    /// A message went through the kernel while the ring rests. True: it has rested enough, or other waits are tried
-    /// than when it was decided.
-    pub(crate) fn rested(&mut self, turn: Option<u32>) -> bool {
+    /// A message went through the kernel while the ring rests. True: it has rested enough.
+    pub(crate) fn rested(&mut self) -> bool {
         self.rest = self.rest.saturating_sub(1);
-        if turn.is_some() && turn != self.turn {
-            (self.rest, self.rests, self.next_rest) = (0, 0, REST);
-        }
         self.rest == 0
     }
 }
@@ -114,14 +103,9 @@ mod tests {
             assert!(!worth.is_hopeless());
             assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
             let rest = (REST << rests) as usize;
-            assert_eq!((0..5000).position(|_| worth.rested(None)), Some(rest - 1));
+            assert_eq!((0..5000).position(|_| worth.rested()), Some(rest - 1));
         }
         assert!(worth.is_hopeless() && worth.has_paid());
-        // Where other waits are tried, the ring is, too.
-        assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
-        worth.rests_from(Some(5));
-        assert!((0..100).all(|_| !worth.rested(Some(5)) && !worth.rested(None)));
-        assert!(worth.rested(Some(6)) && !worth.is_hopeless());
         assert!((0..100).any(|_| worth.sent(false) == Verdict::Pays));
         assert!(!worth.is_hopeless());
     }

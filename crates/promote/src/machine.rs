@@ -328,6 +328,12 @@ impl Machine {
         }
     }
 
+    /// See [`ring::Sender::lies_unseen`]: for who rings at once, and tells [`Self::bell_was_taken`] or
+    /// [`Self::kernel_refused`].
+    pub fn lies_unseen(&mut self) -> bool {
+        self.end.sender.lies_unseen()
+    }
+
     /// See [`ring::Sender::is_looked_for_behind_tcp`].
     #[cold]
     pub fn is_looked_for_behind_tcp(&self) -> bool {

@@ -65,7 +65,7 @@ counters! {
     spun,
     /// Spins without finding anything.
     vain,
-    /// Spins that were given up since others needed the core.
+    /// Those that were given up since others needed the core.
     crowded,
     /// Sleeps in an epoll set that another thread ended, since it may have consumed what was to
     /// end them.

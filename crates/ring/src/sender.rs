@@ -550,6 +550,18 @@ impl Sender {
         number != 0 && !self.peer_ended()
     }
 
+    /// Whether bytes of the ring lie before a peer that asks for no bell for them, and is looked at by no sleeper: it is
+    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once. As for
+    /// [`Sender::wants_bell`], true is followed by a bell.
+    pub fn lies_unseen(&mut self) -> bool {
+        let peer = self.peer.header();
+        self.lane() == Lane::Ring
+            && peer.armed.load(Ordering::Relaxed) == 0
+            && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
+            && self.untaken().is_ok_and(|untaken| untaken > 0)
+            && self.may_ring()
+    }
+
     /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in nanoseconds: the
     /// peer learns from it how long its wake-ups take.
     pub fn wakes_at(&self, now: u64) {

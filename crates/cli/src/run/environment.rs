@@ -13,6 +13,7 @@ use crate::library::FILE_NAME;
 
 const PROMOTE: &str = "MEGAPIPE_PROMOTE";
 const SPIN: &str = "MEGAPIPE_SPIN";
+const ARM: &str = "MEGAPIPE_ARM";
 const STATS: &str = "MEGAPIPE_STATS";
 const LOG: &str = "MEGAPIPE_LOG";
 const ONLY: &str = "MEGAPIPE_ONLY";
@@ -49,6 +50,7 @@ impl Environment {
         let when =
             self.check(PROMOTE, "off, observe, auto or eager", |text| When::from_str(text, false).ok())?;
         self.check(SPIN, "auto, or microseconds from 0 to 1000000", |text| super::spin(text).ok())?;
+        self.check(ARM, "auto, or always", |text| matches!(text, "auto" | "always").then_some(()))?;
         self.check(ONLY, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         self.check(NOT, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         let stats = self.check(STATS, "1, or 0 for none", stats)?;

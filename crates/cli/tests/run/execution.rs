@@ -166,6 +166,7 @@ fn what_cannot_run_is_told_with_its_remedy() {
     for (name, value, says) in [
         ("MEGAPIPE_PROMOTE", "sometimes", "off, observe, auto or eager"),
         ("MEGAPIPE_SPIN", "-1", "microseconds"),
+        ("MEGAPIPE_ARM", "never", "always"),
         ("MEGAPIPE_ONLY", "http", "6379"),
         ("MEGAPIPE_STATS", "yes", "0 for none"),
         ("MEGAPIPE_PRELOAD", "/nowhere.so", "not a file"),

@@ -48,6 +48,11 @@ impl Inner {
         }
     }
 
+    /// When the other end of the last promoted socket that the kernel told of called.
+    pub(crate) fn called_at(&self) -> u64 {
+        self.called_at
+    }
+
     pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
         self.kernel_is_due = false;
         self.asked_kernel = now;
@@ -215,6 +220,7 @@ impl Inner {
         }
         let mut is = said;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return is };
+        self.called_at = promoted.connection.peer_woke_at();
         let fd = inner.interest.fd;
         let edge = inner.interest.events & EDGE != 0;
         if is & IN_TOO != 0 {
@@ -282,6 +288,7 @@ impl Inner {
                 continue;
             };
             promoted.connection.tell_counts();
+            promoted.ring_unseen(inner.interest.fd);
             let ours = inner.interest.set == here;
             let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
             promoted.quiet = promoted.quiet.saturating_add(1);

@@ -196,8 +196,69 @@ static void half_seen(uint32_t events)
     }
 }
 
+enum { BEFORE = 50, AFTER = 20 };
+
+/* Waits by calls of the C library, and by its own from then on. */
+static void *serves(void *at)
+{
+    int fd = *(int *)at, set = own_set();
+    echo_all(fd, BEFORE, 1);
+    change(set, EPOLL_CTL_ADD, fd, EPOLLIN);
+    for (int round = 0; round < AFTER; round++) {
+        show_wait("asked", set, 5000);
+        echo_all(fd, 1, 1);
+    }
+    return NULL;
+}
+
+static void waited_otherwise_before(void)
+{
+    struct pair pair = promoted();
+    pthread_t server;
+    NEED(-pthread_create(&server, NULL, serves, &pair.server));
+    bool right = is_echoed(pair.client, BEFORE + AFTER, 1);
+    pthread_join(server, NULL);
+    say("echoed: %d", right);
+}
+
+/* O_NONBLOCK is set unseen, and a wait that nobody sees follows on EAGAIN. */
+static void *asked_unseen(void *at)
+{
+    int fd = *(int *)at, set = own_set();
+    char byte;
+    struct epoll_event event;
+    echo_all(fd, BEFORE, 1);
+    own_call(SYS_fcntl, fd, F_SETFL, O_NONBLOCK, 0, 0);
+    change(set, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    for (int got = 0; got < AFTER;) {
+        long count = recv(fd, &byte, 1, 0);
+        if (count == 1)
+            got++;
+        else
+            own_call(SYS_epoll_pwait, set, (long)&event, 1, 5000, 0);
+    }
+    return NULL;
+}
+
+static void told_otherwise(void)
+{
+    struct pair pair = promoted();
+    pthread_t server;
+    NEED(-pthread_create(&server, NULL, asked_unseen, &pair.server));
+    bool right = is_echoed(pair.client, BEFORE, 1);
+    for (int round = 0; round < AFTER; round++) {
+        usleep(5000);
+        send_all(pair.client, "a", 1);
+    }
+    long sent = milliseconds();
+    pthread_join(server, NULL);
+    say("echoed: %d, read at once: %d", right, milliseconds() - sent < 4000);
+}
+
 int main(void)
 {
+    waited_otherwise_before();
+    told_otherwise();
     half_seen(EPOLLIN);
     half_seen(EPOLLIN | EPOLLONESHOT);
     made();

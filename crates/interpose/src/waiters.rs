@@ -1,0 +1,122 @@
+//! Who waits for a promoted connection, as far as was seen. While only calls of ours do, one thread at a time, the other
+//! end need not ring between two waits: each looks at the ring, and asks to be rung before it sleeps. The first doubt
+//! ends that.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ring::layout::NO_SLEEPER;
+
+use crate::sockets::Promoted;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Waiters {
+    /// Nobody was seen to wait, or somebody may whom the library does not see.
+    #[default]
+    Unseen,
+    /// A call of ours waited last.
+    Calls,
+    /// And a read has found nothing since: what the program waits with next is not known yet.
+    Told,
+}
+
+impl Waiters {
+    /// A call of ours waits for it.
+    fn wait(&mut self) {
+        *self = Waiters::Calls;
+    }
+
+    /// A call that does not wait found nothing.
+    fn are_told(&mut self) {
+        if *self == Waiters::Calls {
+            *self = Waiters::Told;
+        }
+    }
+
+    /// Bytes were taken. Where no wait of ours explains how the program knew of them, it waits in a way of its own.
+    fn took(&mut self) {
+        if *self == Waiters::Told {
+            *self = Waiters::Unseen;
+        }
+    }
+
+    pub(crate) fn are_seen(self) -> bool {
+        self != Waiters::Unseen
+    }
+}
+
+/// MEGAPIPE_ARM=always: nothing is concluded from what was seen.
+static ARMS_ALWAYS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn arm_always(always: bool) {
+    ARMS_ALWAYS.store(always, Relaxed);
+}
+
+impl Promoted {
+    /// A call of ours waits for it, which looks before it sleeps.
+    pub(crate) fn is_awaited_here(&mut self) {
+        self.waiters.wait();
+        self.connection.rings_each(false);
+    }
+
+    /// Bytes were read.
+    pub(crate) fn was_read(&mut self) {
+        self.waiters.took();
+    }
+
+    /// Nothing is here, and the program was told so. True: something is, by now.
+    pub(crate) fn rest(&mut self, in_a_set: bool) -> Result<bool, i32> {
+        let rests = self.is_hot() || self.will_hear() || (!in_a_set && self.stays_awake());
+        self.waiters.are_told();
+        if rests { Ok(false) } else { self.arm() }
+    }
+
+    /// O_NONBLOCK changed: the program may wait in another way from now on.
+    pub(crate) fn waits_anew(&mut self) {
+        if std::mem::take(&mut self.waiters).are_seen() && self.listed_in == 0 && !self.armed {
+            // Whether something is here the program finds out when it waits.
+            let _ = self.arm();
+        }
+    }
+
+    /// Whether this end, of no set, may go without asking to be rung until the next wait.
+    pub(crate) fn stays_awake(&self) -> bool {
+        self.waiters.are_seen()
+            && !ARMS_ALWAYS.load(Relaxed)
+            && !self.armed
+            && self.listed_in == 0
+            && self.sleeper == NO_SLEEPER
+            && self.slept_by == 0
+            && !self.shown_in_kernel
+            && !self.inherited
+            && self.kernel_mark <= 1
+            && !self.connection.has_several_users()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_no_wait_explains_are_a_doubt() {
+        let mut waiters = Waiters::default();
+        waiters.are_told();
+        assert!(!waiters.are_seen());
+        waiters.wait();
+        for _ in 0..3 {
+            // As a blocking call does, and one that asks before it polls.
+            waiters.took();
+            waiters.are_told();
+            waiters.wait();
+            waiters.took();
+            assert!(waiters.are_seen());
+        }
+        waiters.are_told();
+        assert!(waiters.are_seen());
+        waiters.took();
+        assert!(!waiters.are_seen());
+        waiters.are_told();
+        waiters.took();
+        assert!(!waiters.are_seen());
+    }
+}
