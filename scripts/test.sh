@@ -37,6 +37,15 @@ run() {
         printf '== %s failed (status %s); from %s:\n' "$name" "$status" "$log"
         failures "$log" | head -n 400
     fi
+    return "$status"
+}
+
+# Names of the test targets that cargo's metadata lists.
+tests() {
+    python3 -c '
+import json, sys
+targets = (target for package in json.load(sys.stdin)["packages"] for target in package["targets"])
+print(*sorted({target["name"] for target in targets if target["kind"] == ["test"]}), sep="\n")'
 }
 
 # What failed and what it said; where nothing was run, why.
@@ -51,7 +60,23 @@ all() {
     # Most tests wait for other processes rather than compute.
     export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
 
-    run rust --workspace
+    # Two at a time: those that wait for whole programs leave the CPUs idle. Chosen by the names of test targets, as a choice
+    # of packages would be another choice of features, and build anew.
+    local programs='^(command|listen|monitor|programs|promotion|run|top|transcripts|unwatched)$' target
+    local waiting=() others=(--lib --bins --examples)
+    while read -r target; do
+        if [[ $target =~ $programs ]]; then
+            waiting+=(--test "$target")
+        else
+            others+=(--test "$target")
+        fi
+    done < <("$CARGO" metadata --no-deps --format-version 1 | tests)
+    run rust-programs --workspace "${waiting[@]}" >"$LOGS/programs.told" &
+    local other=$!
+    run rust --workspace "${others[@]}"
+    wait "$other" || failed+=(rust-programs)
+    cat "$LOGS/programs.told"
+    run rust-examples-in-documents --workspace --doc
 
     # The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
     local LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
