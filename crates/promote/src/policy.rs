@@ -154,12 +154,13 @@ impl Policy {
         }
     }
 
-    /// A spin found something at `now`.
+    /// A spin found something at `now`. Returns the wake-up that it saved.
     #[inline]
-    pub fn found(&mut self, spin: &Spin, now: Duration) {
+    pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
         self.skip = 0;
         let gain = if spin.rang { Duration::ZERO } else { self.wake_up };
         self.settle(nanoseconds(gain), nanoseconds(spin.spent(now)) / 2);
+        self.wake_up
     }
 
     /// A spin ended at `now`, and the wait sleeps.
@@ -224,8 +225,8 @@ impl Spin {
         self.given_away >= GIVEN_AWAY
     }
 
-    /// What it had of its core.
-    fn spent(&self, now: Duration) -> Duration {
+    /// What it had of its core until `now`.
+    pub fn spent(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began).saturating_sub(self.away)
     }
 }
