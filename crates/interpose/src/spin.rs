@@ -114,8 +114,8 @@ impl Wait {
             Next::Look => true,
             Next::Yield => {
                 std::thread::yield_now();
-                let took = clock::elapsed(now);
-                learn(|policy| policy.yielded(spin, took));
+                let back = clock::now();
+                learn(|policy| policy.yielded(spin, now, back));
                 true
             }
             Next::Sleep => {
