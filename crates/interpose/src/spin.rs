@@ -23,6 +23,8 @@ static CPUS: AtomicU32 = AtomicU32::new(u32::MAX);
 
 thread_local! {
     static POLICY: Cell<Policy> = const { Cell::new(Policy::new()) };
+    /// See [`tally`].
+    static UNTOLD: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
     /// The other ends that it has sent to since its last wait.
     static SENT_TO: Cell<Peer> = const { Cell::new(Peer::Unknown) };
 }
@@ -112,13 +114,14 @@ impl Wait {
             Next::Look => true,
             Next::Yield => {
                 std::thread::yield_now();
-                let took = clock::elapsed(now);
-                learn(|policy| policy.yielded(spin, took));
+                let back = clock::now();
+                learn(|policy| policy.yielded(spin, now, back));
                 true
             }
             Next::Sleep => {
                 count(if spin.was_crowded() { &COUNTERS.crowded } else { &COUNTERS.vain }, 1);
                 learn(|policy| policy.missed(spin, now));
+                tally(Duration::ZERO, spin.spent(now));
                 self.spin = None;
                 false
             }
@@ -136,8 +139,22 @@ impl Wait {
         count(&COUNTERS.spun, 1);
         // Before the first question for the time next to none has passed.
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
-        learn(|policy| policy.found(&spin, now));
+        let saved = learn(|policy| policy.found(&spin, now));
+        tally(saved, spin.spent(now));
     }
+}
+
+/// Time saved and time spun, which this thread tells of by the millisecond: words that all threads write are slow.
+fn tally(saved: Duration, spun: Duration) {
+    let [mut all_saved, mut all_spun] = UNTOLD.get();
+    all_saved += saved;
+    all_spun += spun;
+    if all_saved.max(all_spun) >= Duration::from_millis(1) {
+        count(&COUNTERS.saved_time, all_saved.as_nanos() as u64);
+        count(&COUNTERS.spun_time, all_spun.as_nanos() as u64);
+        [all_saved, all_spun] = [Duration::ZERO; 2];
+    }
+    UNTOLD.set([all_saved, all_spun]);
 }
 
 impl Drop for Wait {

@@ -10,8 +10,11 @@
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
 //!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
 //!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
-//! 5. Between looks the core is yielded. For the first 4 us it is not if the last yield came back at once. A yield that ran
-//!    others and brought no message costs what it took, and the second one ends the spin.
+//! 5. Between looks the core is yielded; in the first 4 us only if the last yield ran another thread and came back within W,
+//!    which is the other end, most likely. The second yield that ran others and brought no message ends the spin, which costs
+//!    what they took, too, up to 2 W.
+//! 6. A yield that took longer than W met others at work, who leave when their time slices end, while a sleeper is woken
+//!    before. For 64 times as long no spin yields, nor lasts longer than W.
 //!
 //! Each constant has a test that fails without it; `simulation` has whole programs.
 
@@ -31,7 +34,9 @@ const PAUSE_MOST: u32 = 512;
 const ALONE: Duration = Duration::from_micros(4);
 /// A yield that takes longer ran another thread: a switch there and back.
 const RAN_OTHERS: Duration = Duration::from_nanos(800);
-/// Such yields of one spin.
+/// Times as long as a yield to others at work took.
+const CROWDED_FOR: u32 = 64;
+/// Yields of one spin that run others.
 const GIVEN_AWAY: u32 = 2;
 
 /// The other end, when this thread last sent to it before a wait.
@@ -68,8 +73,10 @@ pub struct Policy {
     pause: u32,
     /// One of the waits of this pause has spun.
     tried: bool,
-    /// The last yield ran another thread.
+    /// The last yield ran another thread for less than a wake-up.
     shares: bool,
+    /// Others are at work on the core until then.
+    crowded_until: Duration,
 }
 
 /// One wait's looks.
@@ -115,6 +122,7 @@ impl Policy {
             pause: 1,
             tried: false,
             shares: true,
+            crowded_until: Duration::ZERO,
         }
     }
 
@@ -134,37 +142,41 @@ impl Policy {
 
     /// A spin that was asked for, of that length.
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
-        let alone_until = if self.shares { now } else { now + ALONE };
-        Spin {
-            began: now,
-            until: now + length,
-            alone_until,
-            rang: false,
-            away: Duration::ZERO,
-            given_away: 0,
-        }
+        let (length, alone) = match () {
+            () if now < self.crowded_until => (length.min(self.wake_up), length),
+            () if self.shares => (length, Duration::ZERO),
+            () => (length, ALONE),
+        };
+        let (until, alone_until) = (now + length, now + alone);
+        Spin { began: now, until, alone_until, rang: false, away: Duration::ZERO, given_away: 0 }
     }
 
-    /// A yield of this spin took so long; the next look tells whether it brought a message.
-    pub fn yielded(&mut self, spin: &mut Spin, took: Duration) {
-        self.shares = took > RAN_OTHERS;
-        if self.shares {
+    /// A yield of this spin took from `began` to `now`; the next look tells whether it brought a message.
+    pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
+        let took = now.saturating_sub(began);
+        self.shares = (RAN_OTHERS..self.wake_up).contains(&took);
+        if took > RAN_OTHERS {
             spin.away += took;
             spin.given_away += 1;
         }
+        if took > self.wake_up {
+            self.crowded_until = now + took * CROWDED_FOR;
+        }
     }
 
-    /// A spin found something at `now`.
+    /// A spin found something at `now`. Returns the wake-up that it saved.
     #[inline]
-    pub fn found(&mut self, spin: &Spin, now: Duration) {
+    pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
         self.skip = 0;
         let gain = if spin.rang { Duration::ZERO } else { self.wake_up };
-        self.settle(nanoseconds(gain), nanoseconds(spin.spent(now)) / 2);
+        self.settle(nanoseconds(gain), nanoseconds(spin.spent(now) / 2));
+        self.wake_up
     }
 
     /// A spin ended at `now`, and the wait sleeps.
     pub fn missed(&mut self, spin: &Spin, now: Duration) {
-        self.settle(0, nanoseconds(spin.spent(now)) / 2 + nanoseconds(spin.away));
+        let away = spin.away.min(self.wake_up * 2);
+        self.settle(0, nanoseconds(spin.spent(now) / 2 + away));
     }
 
     fn settle(&mut self, gain: i64, cost: i64) {
@@ -172,7 +184,8 @@ impl Policy {
         self.credit = self.credit.saturating_add(gain).saturating_sub(cost).min(8 * wake_up);
         if self.credit < -2 * wake_up {
             (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
-            (self.credit, self.tried) = (0, false);
+            self.tried = false;
+            self.credit = 0;
         } else if self.credit > 4 * wake_up {
             self.pause = 1;
         }
@@ -224,8 +237,8 @@ impl Spin {
         self.given_away >= GIVEN_AWAY
     }
 
-    /// What it had of its core.
-    fn spent(&self, now: Duration) -> Duration {
+    /// What it had of its core until `now`.
+    pub fn spent(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began).saturating_sub(self.away)
     }
 }
@@ -285,7 +298,7 @@ mod tests {
                 policy.found(&spin, US);
             } else {
                 policy.missed(&spin, spin.until);
-                assert!(policy.begin(US, Peer::Awake).is_none());
+                assert!(policy.begin(US, Peer::Awake).is_none(), "it is not tried again");
             }
             assert_eq!(pause(&mut policy), if finds { 0 } else { 97 });
         }
@@ -327,23 +340,33 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_others_want_is_given_to_them() {
+    fn the_core_is_given_to_the_other_end() {
         let mut policy = Policy::new();
         let mut spin = policy.begin(US, Peer::Unknown).unwrap();
         assert_eq!(spin.next(US), Next::Yield);
-        policy.yielded(&mut spin, RAN_OTHERS / 2);
+        policy.yielded(&mut spin, US, US + RAN_OTHERS / 2);
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Look);
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + ALONE), Next::Yield);
         for _ in 0..GIVEN_AWAY {
             assert_eq!(spin.next(US), Next::Yield);
-            policy.yielded(&mut spin, 100 * US);
+            policy.yielded(&mut spin, US, 11 * US);
         }
         assert_eq!(spin.next(US), Next::Sleep);
-        // They had the core, which was not lost on a spin: but no message came.
-        let now = US + 200 * US;
-        policy.found(&spin, now);
-        assert_eq!((policy.credit, policy.skip), (nanoseconds(policy.wake_up), 0));
-        policy.missed(&spin, now);
-        assert_eq!(policy.skip, 1);
+        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Yield);
+        policy.missed(&spin, 21 * US);
+        assert_eq!(policy.credit, -20_000);
+    }
+
+    #[test]
+    fn others_at_work_are_met_rarely() {
+        let mut policy = Policy::new();
+        let mut spin = policy.begin(US, Peer::Unknown).unwrap();
+        let back = 3001 * US;
+        policy.yielded(&mut spin, US, back);
+        let spin = policy.begin(back, Peer::Unknown).unwrap();
+        let end = back + policy.wake_up();
+        assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
+        let later = back + 3000 * US * CROWDED_FOR;
+        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
     }
 }

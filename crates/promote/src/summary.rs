@@ -63,6 +63,10 @@ counters! {
     bells,
     /// Waits that ended without a sleep.
     spun,
+    /// Nanoseconds of wake-ups that these did without.
+    saved_time,
+    /// Nanoseconds of all spins, less what they left of the core to others.
+    spun_time,
     /// Spins without finding anything.
     vain,
     /// Those that were given up since others needed the core.
@@ -83,7 +87,7 @@ counters! {
 /// Bytes of a page of [`Counters`].
 pub const PAGE: usize = size_of::<Counters>();
 /// Those of them that count.
-pub const BYTES: usize = 8 * (Reason::ALL.len() + 14);
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 16);
 
 impl Counters {
     /// The counters at this moment, each for itself.
@@ -170,6 +174,12 @@ impl Summary {
             self.ring_receives,
             self.ring_bytes_received,
             calls.saturating_sub(self.bells),
+        )?;
+        writeln!(
+            to,
+            "megapipe: {name} ({pid}): {} ms of wake-ups saved, {} ms spun",
+            self.saved_time / 1_000_000,
+            self.spun_time / 1_000_000,
         )?;
         writeln!(
             to,
