@@ -7,6 +7,7 @@ use std::time::Duration;
 use promote::policy::{Next, Peer, Policy, Spin};
 
 use crate::clock::{self, Instant};
+use crate::quota;
 use crate::stats::{COUNTERS, count};
 
 /// Pauses of the processor between two questions for the time.
@@ -33,6 +34,7 @@ thread_local! {
 pub(crate) fn start(spin: Option<Duration>) {
     let value = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
     FIXED.store(value, Ordering::Relaxed);
+    quota::start();
     if let Ok(cpus) = rustix::thread::sched_getaffinity(None) {
         CPUS.store(cpus.count(), Ordering::Relaxed);
     }
@@ -73,7 +75,7 @@ impl Wait {
         let now = clock::now();
         let peer = SENT_TO.take();
         let spin = match FIXED.load(Ordering::Relaxed) {
-            0 => learn(|policy| policy.begin(now, peer)),
+            0 => learn(|policy| policy.begin(now, peer)).filter(|_| !quota::holds_up(now)),
             fixed => Some(POLICY.get().spin(now, Duration::from_nanos(fixed - 1))),
         };
         let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
