@@ -5,7 +5,7 @@
 //! Each asks of its caller what the C function of its name asks for.
 #![allow(unsafe_code)] // C's calling convention: everything comes by address
 #![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(missing_docs)] // each is documented under its name in section 2 or 3 of the manual
 #![allow(clippy::missing_safety_doc)] // said once, above
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};

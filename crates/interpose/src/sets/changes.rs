@@ -1,5 +1,4 @@
 //! What programs ask of their epoll sets, and when the kernel is told of it.
-#![allow(unsafe_code)] // epoll_ctl(2)
 
 use std::sync::atomic::Ordering;
 

@@ -3,7 +3,6 @@
 //! A sender wakes a sleeping set once, by a byte in any of its connections, and then counts all
 //! of them as woken for. Where another thread consumes that byte, or takes that connection out
 //! of the set, nothing else would wake the waiter (docs/promotion.md, section 4).
-#![allow(unsafe_code)] // fcntl(2), close(2) and epoll_ctl(2)
 
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};

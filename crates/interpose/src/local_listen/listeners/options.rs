@@ -1,5 +1,4 @@
 //! Options of a listener that change while it has siblings.
-#![allow(unsafe_code)] // setsockopt(2)
 
 use std::ffi::{c_int, c_void};
 
