@@ -110,7 +110,6 @@ pub(crate) fn adopt(
         held,
         leaves_once_read: false,
         no_delay,
-        kernel_mark: 0,
         cookie: kernel::cookie(raw),
         token,
     }));

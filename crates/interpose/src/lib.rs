@@ -26,7 +26,6 @@ mod kernel_options;
 mod leaving;
 mod local_listen;
 mod lock;
-mod low_water;
 mod mappings;
 mod memory;
 mod mode;

@@ -143,8 +143,6 @@ pub(crate) fn receive_some(
         if promoted.waits_in_kernel(flags) {
             asked = true;
             let at = promoted.connection.read_of_kernel();
-            // Before poll(2), which keeps to the mark.
-            promoted.unmark(fd);
             promoted.is_slept_on();
             drop(inner);
             let waited = limit.next_wait(fd).and_then(|until| match until {
@@ -195,10 +193,6 @@ pub(crate) fn receive_some(
             Err(errno) => return Some(Err(errno)),
         }
         promoted.ring_unseen(fd);
-        if until.is_some() {
-            // Before poll(2), which keeps to the mark.
-            promoted.unmark(fd);
-        }
         let owes = promoted.owes_bells();
         drop(inner);
         if owes {
@@ -247,7 +241,6 @@ fn finish(
 ) -> Result<(usize, bool), i32> {
     let in_a_set = inner.interest.sets > 0;
     let Some(promoted) = inner.promoted.as_deref_mut() else { return outcome.map(|count| (count, false)) };
-    promoted.unmark(fd);
     let taken = promoted.connection.taken();
     if flags & libc::MSG_PEEK != 0 {
         promoted.shown = promoted.shown.max(taken + outcome.map_or(0, |count| count as u64));
@@ -486,6 +479,13 @@ impl Promoted {
         let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
         (self.armed, self.hot) = (!news, false);
         Ok(news)
+    }
+
+    /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
+    pub(crate) fn arm_to_sleep(&mut self) -> bool {
+        self.is_used();
+        self.connection.rings_each(false);
+        self.arm().unwrap_or(true)
     }
 
     /// Looked at by the thread that waits for it, which tells when it no longer does.

@@ -188,8 +188,6 @@ pub(crate) struct Promoted {
     pub(crate) leaves_once_read: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
-    /// The kernel's SO_RCVLOWAT; 0: it was left alone.
-    pub(crate) kernel_mark: i32,
     /// SO_COOKIE: which socket it is, whatever its number.
     pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,

@@ -88,7 +88,6 @@ impl Promoted {
             && self.slept_by == 0
             && !self.shown_in_kernel
             && !self.inherited
-            && self.kernel_mark <= 1
             && !self.connection.has_several_users()
     }
 }
