@@ -107,7 +107,7 @@ thread_local! {
 pub(crate) fn start(settings: Settings) {
     mode::set(settings.mode);
     family::make();
-    with(|promoter| *promoter = Some(Promoter::new(settings)));
+    alone(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
 /// The descriptor that is our own, which the program does not know of.
@@ -132,22 +132,16 @@ pub(crate) fn is_hidden(fd: i32) -> bool {
 /// Offers nothing from here on, and hears no answers.
 pub(crate) fn stop() {
     mode::set(Mode::Off);
-    stop_meeting();
+    with(Promoter::disconnect);
 }
 
-fn stop_meeting() {
-    with(|promoter| {
-        if let Some(promoter) = promoter {
-            promoter.disconnect();
-        }
-    });
-}
-
-/// Runs with the promoter, unless another thread has it, or this one: a signal handler.
-fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
-    let result = alone(run)?;
-    withdrawals::promoter_is_free();
-    Some(result)
+/// Runs with the promoter, unless another thread has it, or this one: a signal handler. False: so it was.
+fn with(run: impl FnOnce(&mut Promoter)) -> bool {
+    let ran = alone(|promoter| promoter.as_mut().map(run)).is_some();
+    if ran {
+        withdrawals::promoter_is_free();
+    }
+    ran
 }
 
 fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
@@ -225,11 +219,7 @@ fn await_answer(socket: &'static Socket, number: u32) {
         if rustix::event::poll(&mut monitor, Some(&left)).is_err() {
             return;
         }
-        with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.answers();
-            }
-        });
+        with(Promoter::answers);
     }
 }
 
@@ -248,12 +238,7 @@ fn offer(socket: &'static Socket, number: u32) -> bool {
         look_later(socket);
         return true;
     }
-    with(|promoter| {
-        if let Some(promoter) = promoter {
-            promoter.offer(socket, number);
-        }
-    })
-    .is_some()
+    with(|promoter| promoter.offer(socket, number))
 }
 
 /// Whether an answer of the monitor is expected at any moment.
@@ -275,16 +260,9 @@ fn take_answers() {
         true => nanoseconds() < ASK_AT.load(Ordering::Relaxed),
         false => milliseconds() < ASKED_FROM.load(Ordering::Relaxed),
     };
-    if is_early {
-        return;
+    if !is_early {
+        real::kept_errno(|| with(Promoter::answers));
     }
-    real::kept_errno(|| {
-        with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.answers();
-            }
-        })
-    });
 }
 
 /// A socket that was offered is gone, or no longer wants an answer.
@@ -331,13 +309,11 @@ pub(crate) fn forked() {
     IMPATIENT.store(false, Ordering::Relaxed);
     withdrawals::forget();
     with(|promoter| {
-        if let Some(promoter) = promoter {
-            // Closes the child's copy of the descriptor.
-            promoter.client = None;
-            promoter.kept.clear();
-            promoter.unmet = 0;
-            promoter.leave_out = 0;
-        }
+        // Closes the child's copy of the descriptor.
+        promoter.client = None;
+        promoter.kept.clear();
+        promoter.unmet = 0;
+        promoter.leave_out = 0;
     });
 }
 

@@ -87,19 +87,20 @@ pub(crate) fn move_on() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promoter::with;
+    use crate::promoter::alone;
 
     #[test]
     fn a_thread_that_waits_for_a_core_is_waited_for() {
         let (begins, has_begun) = std::sync::mpsc::channel();
         let slow = std::thread::spawn(move || {
             let hold = || {
-                with(|_| {
+                alone(|_| {
                     begins.send(()).expect("the test waits");
                     std::thread::sleep(Duration::from_millis(300));
                 })
+                .is_some()
             };
-            while hold().is_none() {}
+            while !hold() {}
         });
         has_begun.recv().expect("the thread begins");
         hold_still();

@@ -23,12 +23,7 @@ pub(crate) fn withdraw(token: Token) {
 /// As [`withdraw`]; `unanswered`: an answer may be on its way.
 pub(super) fn take_back(token: Token, unanswered: bool) {
     loop {
-        let told = with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.withdraw(token, unanswered);
-            }
-        });
-        if told.is_some() {
+        if with(|promoter| promoter.withdraw(token, unanswered)) {
             return;
         }
         let free = |note: &AtomicU64| {
