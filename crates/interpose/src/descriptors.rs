@@ -203,7 +203,8 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoter::ended(socket, Some(promoted.connection.messages()));
         promoted.token
     });
-    inner.end();
+    inner.becomes(State::Kernel);
+    drop(inner);
     match promoted {
         Some(token) => promoter::withdraw(token),
         // Another thread may have tried to promote it meanwhile, in vain.
@@ -292,7 +293,7 @@ pub(crate) fn classify(fd: c_int) -> Entry {
 fn learn(fd: c_int, others: bool) -> Entry {
     crate::real::kept_errno(|| {
         let protocol = protocol(fd);
-        let add = || sockets::add(fd, kernel::flags(fd) & libc::O_NONBLOCK != 0);
+        let add = || sockets::add(fd, kernel::control(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0);
         let Some((number, socket)) = (protocol == Some(libc::IPPROTO_TCP)).then(add).flatten() else {
             let is_multipath = protocol == Some(libc::IPPROTO_MPTCP);
             let entry = if is_multipath { Entry::Multipath } else { Entry::Foreign };

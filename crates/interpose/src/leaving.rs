@@ -227,7 +227,8 @@ pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_i
     // Also of a set that it was taken out of, which nobody would tell later.
     sets::tell(&mut inner.interest);
     let set = inner.interest.set;
-    inner.end_as(becomes);
+    inner.becomes(becomes);
+    drop(inner);
     if set > 0 {
         sets::demoted(set - 1, socket.number());
     }

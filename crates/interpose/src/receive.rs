@@ -147,7 +147,7 @@ pub(crate) fn receive_some(
             drop(inner);
             let waited = limit.next_wait(fd).and_then(|until| match until {
                 None => Ok(0),
-                Some(_) => kernel::wait_for_bytes(fd, until).map(|()| libc::MSG_DONTWAIT),
+                Some(_) => kernel::wait_for(fd, libc::POLLIN, until).map(|()| libc::MSG_DONTWAIT),
             });
             let count = match waited {
                 Ok(now) => kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK | now),
@@ -200,14 +200,14 @@ pub(crate) fn receive_some(
             std::thread::sleep(PAUSE);
         }
         promoter::answers();
-        if signals::end_a_wait(handled, || !kernel::has_limit(fd, libc::SO_RCVTIMEO)) {
+        if signals::end_a_wait(handled, || kernel::limit(fd, libc::SO_RCVTIMEO).is_none()) {
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
         slept = Some(Sleep::begin());
         let waited = match until {
             None => kernel::wait(fd, flags),
-            Some(_) => kernel::wait_for_bytes(fd, until),
+            Some(_) => kernel::wait_for(fd, libc::POLLIN, until),
         };
         if let Err(errno) = waited {
             if errno == libc::EAGAIN && until.is_none() {

@@ -80,7 +80,7 @@ pub(crate) fn send(
                     return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
                 }
                 if signals::handled() != handled {
-                    let restarts = || *done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
+                    let restarts = || *done == 0 && kernel::limit(fd, libc::SO_SNDTIMEO).is_none();
                     if socket.blocks(flags) && signals::end_a_wait(handled, restarts) {
                         return Some(if *done > 0 { Ok(*done) } else { Err(libc::EINTR) });
                     }
@@ -100,7 +100,7 @@ pub(crate) fn send(
             Step::Blocked => {
                 drop(inner);
                 let room = if socket.blocks(flags) && *done == 0 {
-                    limit.next_wait(fd).and_then(|_| kernel::wait_for_room(fd, limit.until(fd)))
+                    limit.next_wait(fd).and_then(|_| kernel::wait_for(fd, libc::POLLOUT, limit.until(fd)))
                 } else {
                     Err(libc::EAGAIN)
                 };
@@ -118,7 +118,7 @@ pub(crate) fn send(
                 // A call that waits again sends what there is room for, until the time is up.
                 let room = match socket.blocks(flags).then(|| limit.next_wait(fd)) {
                     None | Some(Ok(None)) => Ok(0),
-                    Some(Ok(until)) => kernel::wait_for_room(fd, until).map(|()| libc::MSG_DONTWAIT),
+                    Some(Ok(until)) => kernel::wait_for(fd, libc::POLLOUT, until).map(|()| libc::MSG_DONTWAIT),
                     Some(Err(errno)) => Err(errno),
                 };
                 let (sent, errno) = match room {
@@ -268,9 +268,9 @@ impl Promoted {
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
         if self.connection.lies_unseen() {
             count(&COUNTERS.bells, 1);
-            match kernel::ring(fd) {
-                Ok(true) => self.connection.bell_was_taken(),
-                Ok(false) | Err(_) => self.connection.kernel_refused(),
+            match kernel::send_now(fd, &[0]) {
+                Ok(_) => self.connection.bell_was_taken(),
+                Err(_) => self.connection.kernel_refused(),
             }
         }
     }
@@ -289,10 +289,10 @@ impl Promoted {
         self.connection.wakes_at(clock::nanoseconds());
         let mut deadline = None;
         loop {
-            match kernel::ring(fd) {
-                Ok(true) => return true,
-                Ok(false) if self.connection.is_looked_for_behind_tcp() => return false,
-                Ok(false) => {}
+            match kernel::send_now(fd, &[0]) {
+                Ok(_) => return true,
+                Err(libc::EAGAIN) if self.connection.is_looked_for_behind_tcp() => return false,
+                Err(libc::EAGAIN) => {}
                 Err(_) => {
                     // The connection ended meanwhile: the next send hears it from the kernel.
                     self.connection.kernel_sends();

@@ -517,17 +517,15 @@ impl Guard<'_> {
             self.kept_out = Some(self.socket);
             if left {
                 // Another process gave the connection back to the kernel.
-                self.demote();
+                self.becomes(State::Kernel);
             }
         }
     }
 
+    /// The socket is promoted no more, and the kernel's from here on, where it may be watched on; other processes may go
+    /// on with the connection.
     #[cold]
-    fn demote(&mut self) {
-        self.becomes(State::Kernel);
-    }
-
-    fn becomes(&mut self, state: State) {
+    pub(crate) fn becomes(&mut self, state: State) {
         self.let_others_in();
         self.promoted = None;
         self.socket.hears.store(false, Ordering::Relaxed);
@@ -548,16 +546,6 @@ impl Guard<'_> {
         }
     }
 
-    /// The socket is promoted no more, and the kernel's from here on; other processes may go
-    /// on with the connection.
-    pub(crate) fn end(mut self) {
-        self.demote();
-    }
-
-    /// The same, where the socket may be watched on.
-    pub(crate) fn end_as(mut self, state: State) {
-        self.becomes(state);
-    }
 }
 
 impl Drop for Guard<'_> {

@@ -436,10 +436,7 @@ pub unsafe fn splice(
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
     // What the kernel refuses, or finds nothing to do for, moves nothing.
     let moves = |other: c_int| {
-        let is_pipe = || {
-            // SAFETY: F_GETPIPE_SZ takes no argument.
-            unsafe { real::fcntl(other, libc::F_GETPIPE_SZ, std::ptr::null_mut()) >= 0 }
-        };
+        let is_pipe = || kernel::control(other, libc::F_GETPIPE_SZ, 0) >= 0;
         length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
     };
     // Whatever is spliced is counted like any other bytes.

@@ -370,7 +370,7 @@ impl Listener {
 
     /// As the kernel has it: the flag is the open file's, which other processes may have changed.
     fn blocks(&self) -> bool {
-        kernel::flags(self.fd) & libc::O_NONBLOCK == 0
+        kernel::control(self.fd, libc::F_GETFL, 0) & libc::O_NONBLOCK == 0
     }
 
     /// Makes a sibling for a set.

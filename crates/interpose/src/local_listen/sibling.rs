@@ -42,9 +42,7 @@ pub(super) fn raised(low: c_int, lowest: c_int) -> Option<c_int> {
         return None;
     }
     let duplicate = |from: c_int| {
-        let from = std::ptr::without_provenance_mut(from.unsigned_abs() as usize);
-        // SAFETY: F_DUPFD_CLOEXEC takes a number.
-        let high = unsafe { real::fcntl(low, libc::F_DUPFD_CLOEXEC, from) };
+        let high = kernel::control(low, libc::F_DUPFD_CLOEXEC, from);
         (high >= 0).then_some(high)
     };
     let next = duplicate(NEXT.load(Relaxed).max(lowest));

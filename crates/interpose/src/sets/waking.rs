@@ -11,6 +11,7 @@ use libc::epoll_event;
 use rustix::event::EventfdFlags;
 
 use super::{IN, Inner, ONCE, Set, at};
+use crate::kernel;
 use crate::real;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
@@ -45,11 +46,7 @@ pub(crate) fn leave_number() {
 
 /// Has a file under a number from `lowest` on, or under any other; -1: neither.
 fn moved(old: i32, lowest: i32) -> i32 {
-    let duplicate = |lowest: i32| {
-        let lowest = std::ptr::without_provenance_mut(lowest.unsigned_abs() as usize);
-        // SAFETY: F_DUPFD_CLOEXEC takes a number.
-        unsafe { real::fcntl(old, libc::F_DUPFD_CLOEXEC, lowest) }
-    };
+    let duplicate = |lowest: i32| kernel::control(old, libc::F_DUPFD_CLOEXEC, lowest);
     let new = [lowest, 3].into_iter().map(duplicate).find(|new| *new >= 0).unwrap_or(-1);
     // SAFETY: our own descriptor, which nobody else names.
     unsafe { real::close(old) };
