@@ -301,7 +301,7 @@ fn learn(fd: c_int, others: bool) -> Entry {
             return entry;
         };
         socket.may_have_options.store(true, Ordering::Relaxed);
-        let connected = kernel::is_connected(fd);
+        let connected = kernel::peer(fd).is_some();
         // What others sent and received before is no business of ours, and what this program did, nobody saw.
         let at = real::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
         let unused = at.is_some_and(|at| (at.written, at.consumed) == (0, 0));

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // libc's calls, with memory of this module
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -256,9 +257,14 @@ pub(crate) fn reset_now(fd: c_int) {
     unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) };
 }
 
-/// Whether the socket has a peer.
-pub(crate) fn is_connected(fd: c_int) -> bool {
-    real::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
+/// The Internet address of a socket.
+pub(crate) fn address(fd: c_int) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(real::borrow(fd)?).ok()?).ok()
+}
+
+/// That of its peer, if it has one.
+pub(crate) fn peer(fd: c_int) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(real::borrow(fd)?).ok()??).ok()
 }
 
 pub(crate) fn is_open(fd: c_int) -> bool {

@@ -37,6 +37,7 @@ mod promoter;
 pub mod real;
 mod receive;
 mod recorded;
+mod report;
 mod retiring;
 mod select;
 mod send;

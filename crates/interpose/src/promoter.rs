@@ -1,7 +1,6 @@
 //! This process and the monitor: which connections are offered, and what becomes of them.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,10 +13,12 @@ use sys::mapping::SharedMapping;
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds, nanoseconds};
 use crate::family;
+use crate::kernel;
 use crate::kernel_options;
 use crate::mode;
 use crate::pages;
 use crate::real::{self, borrow};
+use crate::report;
 use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::signals::{self, Quiet};
@@ -115,11 +116,9 @@ pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
-/// All of them, by number.
+/// All of them.
 pub(crate) fn all_hidden() -> impl Iterator<Item = i32> {
-    let mut all = [hidden(), sets::hidden()];
-    all.sort_unstable();
-    all.into_iter().flatten()
+    [hidden(), sets::hidden()].into_iter().flatten()
 }
 
 /// Whether this is that one, and it is the program that names it: our own close of it comes by
@@ -323,7 +322,7 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
-        let options = Options::from_environment(&program_name());
+        let options = Options::from_environment(&report::program_name());
         Promoter {
             settings,
             options,
@@ -362,12 +361,7 @@ impl Promoter {
         let raw = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(raw) else { return };
         look_later(socket);
-        let (Some(local), Some(peer)) = (
-            address(rustix::net::getsockname(fd).ok()),
-            address(rustix::net::getpeername(fd).ok().flatten()),
-        ) else {
-            return;
-        };
+        let (Some(local), Some(peer)) = (kernel::address(raw), kernel::peer(raw)) else { return };
         // One that this process was forked with counts here from now on.
         stats::begins(socket);
         let admitted = self.settings.admits(local.port(), peer.port());
@@ -604,13 +598,4 @@ fn offered(token: Token) -> Option<&'static Socket> {
     let socket = sockets::get(token.get() as u32)?;
     let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
     (same && socket.state() == State::Offered).then_some(socket)
-}
-
-/// As the program was called; a file of many names has no better one.
-pub(crate) fn program_name() -> String {
-    rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {
-    SocketAddr::try_from(address?).ok()
 }

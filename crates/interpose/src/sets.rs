@@ -20,6 +20,7 @@ use crate::sockets::{self, Interest};
 mod changes;
 mod looks;
 mod members;
+mod ready;
 mod shots;
 mod waking;
 
@@ -27,7 +28,8 @@ pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
     settle, take_out, tell, watched_from_outside,
 };
-pub(crate) use waking::{hidden, leave_number, prepare, without_own};
+pub(crate) use ready::{hidden, leave_number, prepare};
+pub(crate) use waking::without_own;
 
 /// The most sets of one process that are followed.
 const MOST: usize = 4096;

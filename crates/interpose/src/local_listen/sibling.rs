@@ -1,14 +1,11 @@
 //! A second socket with the address and the options of a listening one: bound beside it, not listening yet.
-#![allow(unsafe_code)] // socket(2), and options of any kind
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use libc::socklen_t;
 
-use super::DESCRIPTORS;
+use super::names::DESCRIPTORS;
 use super::word::Word;
 use crate::kernel;
 use crate::real;
@@ -109,20 +106,10 @@ fn copy_buffers(from: c_int, to: c_int) -> Result<(), Word> {
 }
 
 fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
-    let (listener, sibling) = (real::borrow(listener), real::borrow(sibling));
-    let (Some(address), Some(sibling)) = (listener.and_then(address_of), sibling) else {
+    let (Some(address), Some(sibling)) = (kernel::address(listener), real::borrow(sibling)) else {
         return Err(Word::Descriptors);
     };
     rustix::net::bind(sibling, &address).map_err(|_| Word::User)
-}
-
-/// The address of a listener; `None`: no IP address.
-pub(super) fn address(fd: c_int) -> Option<SocketAddr> {
-    real::borrow(fd).and_then(address_of)
-}
-
-fn address_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
-    SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()
 }
 
 /// An option's value, as long as any of the list is.

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use steering::{Inherited, JoinError, Owner, Slot, SlowPath};
 use sys::bpf::Error;
 
-use super::{What, set_what};
+use super::names::{What, set_what};
 use crate::kernel;
 
 /// What a worker shares with the program in the kernel, of one sibling.
@@ -98,7 +98,6 @@ impl Steering {
 }
 
 impl Drop for Steering {
-    #[allow(unsafe_code)] // takes back what `new` leaked
     fn drop(&mut self) {
         for fd in self.inner.descriptors() {
             set_what(fd, What::Nothing);
@@ -112,7 +111,6 @@ impl Drop for Steering {
 }
 
 /// A member's words by their address, which [`Steering::join`] gave; `None`: null.
-#[allow(unsafe_code)] // they are leaked, and used by address
 pub(super) fn words(at: *mut Words) -> Option<&'static Words> {
     // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
     unsafe { at.as_ref() }

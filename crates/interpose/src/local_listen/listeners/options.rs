@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 
+use super::super::names::{What, set_what, what};
 use super::super::word::Word;
-use super::super::{What, set_what, sibling, what};
+use super::super::{is_on, sibling};
 use super::{listeners, siblings};
 use crate::kernel;
 use crate::real::{self, kept_errno};
@@ -17,24 +18,28 @@ pub(crate) fn waits_otherwise(fd: c_int) {
     if vfork::borrows_memory() {
         return;
     }
-    if let Some(listener) = &mut listeners()[number]
-        && listener.has_siblings(number)
-    {
-        listener.give_up(number, Word::Waits);
-    }
+    kept_errno(|| {
+        if let Some(listener) = &mut listeners()[number]
+            && listener.has_siblings(number)
+        {
+            listener.give_up(number, Word::Waits);
+        }
+    });
 }
 
 /// shutdown(2) of a listener succeeded: it listens no more, and neither do its siblings.
 pub(crate) fn shut_down(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if let Some(listener) = &mut listeners()[number] {
-        listener.release_all(number);
-    }
+    kept_errno(|| {
+        if let Some(listener) = &mut listeners()[number] {
+            listener.release_all(number);
+        }
+    });
 }
 
 /// accept(2) of a listener failed with EINVAL: another process may have shut it down.
 #[cold]
-pub(in super::super) fn may_be_shut_down(fd: c_int) {
+pub(crate) fn may_be_shut_down(fd: c_int) {
     kept_errno(|| {
         if kernel::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0) {
             shut_down(fd);
@@ -55,7 +60,7 @@ pub(crate) unsafe fn set_option(
     length: socklen_t,
 ) {
     match what(fd) {
-        What::Nothing if sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
+        What::Nothing if is_on() && sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
         What::Listener(number) => {
             let mut listeners = listeners();
             let Some(listener) = &mut listeners[number] else { return };
