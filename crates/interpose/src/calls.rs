@@ -55,14 +55,6 @@ pub use life::*;
 pub use raw::*;
 pub use readiness::*;
 
-/// A connect(2) or its like is about to begin.
-#[inline]
-unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
-    if local_listen::is_on() {
-        local_listen::connecting(fd, address, length);
-    }
-}
-
 /// The socket that a call about bytes names, if it is watched.
 #[inline(always)]
 fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {

@@ -37,7 +37,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         socket.holders.fork();
         counted.push(socket);
     }
-    let listeners = local_listen::is_on().then(local_listen::hold_still);
+    let listeners = local_listen::hold_still();
     let process = call();
     let errno = real::errno();
     drop(listeners);
@@ -70,7 +70,5 @@ pub(crate) fn in_child() {
     family::forked();
     spin::forked();
     start::forked();
-    if local_listen::is_on() {
-        local_listen::forked();
-    }
+    local_listen::forked();
 }

@@ -118,7 +118,9 @@ pub(crate) fn send(
                 // A call that waits again sends what there is room for, until the time is up.
                 let room = match socket.blocks(flags).then(|| limit.next_wait(fd)) {
                     None | Some(Ok(None)) => Ok(0),
-                    Some(Ok(until)) => kernel::wait_for(fd, libc::POLLOUT, until).map(|()| libc::MSG_DONTWAIT),
+                    Some(Ok(until)) => {
+                        kernel::wait_for(fd, libc::POLLOUT, until).map(|()| libc::MSG_DONTWAIT)
+                    }
                     Some(Err(errno)) => Err(errno),
                 };
                 let (sent, errno) = match room {

@@ -545,7 +545,6 @@ impl Guard<'_> {
             promoted.connection.let_go(thread());
         }
     }
-
 }
 
 impl Drop for Guard<'_> {

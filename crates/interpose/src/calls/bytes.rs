@@ -202,9 +202,7 @@ unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t 
     if count >= 0 && (*message).msg_controllen > 0 {
         carried(message, |fd| {
             descriptors::handed_over(fd);
-            if local_listen::is_on() {
-                kept_errno(|| local_listen::received(fd));
-            }
+            local_listen::received(fd);
         });
     }
     count
@@ -323,7 +321,7 @@ pub unsafe fn sendto(
     address_length: socklen_t,
 ) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 {
-        connects(fd, address, address_length);
+        local_listen::connecting(fd, address, address_length);
     }
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
@@ -342,7 +340,7 @@ pub unsafe fn sendto(
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 && local_listen::is_on() && is_readable(message) {
-        connects(fd, (*message).msg_name.cast(), (*message).msg_namelen);
+        local_listen::connecting(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
     let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
         hands_over(message);
