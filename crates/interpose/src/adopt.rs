@@ -10,7 +10,6 @@ use ring::layout::NO_SLEEPER;
 use sys::mapping::SharedMapping;
 
 use crate::kernel;
-use crate::promoter;
 use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
@@ -82,7 +81,6 @@ pub(crate) fn adopt(
     let tells_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
     socket.tells_unread.store(tells_unread, Ordering::Relaxed);
     stats::in_memory(socket);
-    promoter::answer_came();
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,

@@ -63,8 +63,7 @@ pub(crate) fn in_child() {
     vfork::owns_memory(0);
     promoter::move_on();
     signals::forked();
-    sockets::reset_locks();
-    sockets::inherit();
+    sockets::forked();
     sets::forked();
     promoter::forked();
     family::forked();

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[cold]
 pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
     let handled = signals::handled();
-    let mut limit = CallLimit::of_receive();
+    let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     let (mut seen, mut last) = (0, false);
     let mut kept = None;
     loop {
@@ -78,7 +78,7 @@ impl Promoted {
         if flags & libc::MSG_TRUNC != 0 {
             return Ok(filled.left);
         }
-        if !(filled.is_plausible() && filled.is_writable()) {
+        if !filled.is_writable() {
             return Err(libc::EFAULT);
         }
         let bytes = self.bytes_ahead(&ahead, &peek_in_kernel(fd, of_kernel as usize), filled.left);

@@ -273,11 +273,6 @@ pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     }
 }
 
-/// An offered socket was promoted.
-pub(crate) fn answer_came() {
-    WAITING.fetch_sub(1, Ordering::Relaxed);
-}
-
 /// A socket is not to be promoted any more; one that was already stays so.
 pub(crate) fn keep_on_tcp(socket: &Socket, number: u32) {
     // The monitor may answer in between.
@@ -566,10 +561,13 @@ impl Promoter {
             return;
         }
         real::look_up();
-        if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
-            stats::stays(socket, why);
-            answered(socket, State::Kernel);
-            self.withdraw(token, false);
+        match adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
+            Ok(()) => drop(WAITING.fetch_sub(1, Ordering::Relaxed)),
+            Err(why) => {
+                stats::stays(socket, why);
+                answered(socket, State::Kernel);
+                self.withdraw(token, false);
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn receive(
         return peek::all(socket, fd, into, flags);
     }
     let mut kept = None;
-    let mut limit = CallLimit::of_receive();
+    let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
         let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
@@ -433,7 +433,7 @@ impl Promoted {
             Ok(Next::Ring(here)) => into.at_most(here),
             _ => return Err(libc::ECONNRESET),
         };
-        if flags & libc::MSG_TRUNC == 0 && !(filled.is_plausible() && filled.is_writable()) {
+        if flags & libc::MSG_TRUNC == 0 && !filled.is_writable() {
             return Err(libc::EFAULT);
         }
         if flags & libc::MSG_PEEK != 0 {

@@ -55,7 +55,7 @@ pub(crate) fn send(
     done: &mut usize,
 ) -> Option<Outcome> {
     let mut deadline: Option<Instant> = None;
-    let mut limit = CallLimit::of_send();
+    let mut limit = CallLimit::of(libc::SO_SNDTIMEO);
     let mut looks = 0u32;
     let mut kept = None;
     let mut handled = signals::handled();
@@ -179,9 +179,6 @@ impl Promoted {
             && let Some(step) = self.call_back(fd)
         {
             return step;
-        }
-        if !from.is_plausible() {
-            return Step::Failed(libc::EFAULT);
         }
         // The kernel holds it back, for 200 ms at most, unless more bytes follow there.
         let is_held_back = self.corked || self.held || flags & libc::MSG_MORE != 0;

@@ -286,22 +286,20 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.generation.fetch_add(1, Ordering::Relaxed);
     socket.names.store(1, Ordering::Relaxed);
     socket.fd.store(fd, Ordering::Relaxed);
-    socket.busy.store(0, Ordering::Relaxed);
     socket.sent.store(0, Ordering::Relaxed);
     socket.received.store(0, Ordering::Relaxed);
-    socket.messages_sent.store(0, Ordering::Relaxed);
-    socket.messages_received.store(0, Ordering::Relaxed);
+    let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.look_at];
+    words
+        .into_iter()
+        .chain([&socket.patience, &socket.retreats])
+        .for_each(|word| word.store(0, Ordering::Relaxed));
+    [&socket.hears, &socket.tells_unread, &socket.awaited, &socket.may_have_options]
+        .into_iter()
+        .for_each(|flag| flag.store(false, Ordering::Relaxed));
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
     socket.holders.reset();
-    socket.hears.store(false, Ordering::Relaxed);
-    socket.tells_unread.store(false, Ordering::Relaxed);
-    socket.awaited.store(false, Ordering::Relaxed);
-    socket.may_have_options.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
-    socket.look_at.store(0, Ordering::Relaxed);
     socket.word.store(0, Ordering::Relaxed);
-    socket.patience.store(0, Ordering::Relaxed);
-    socket.retreats.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     Some((number, socket))
 }
@@ -332,19 +330,14 @@ pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
     (0..USED.load(Ordering::Acquire)).map(|number| (number, at(number)))
 }
 
-/// In the child of a fork: locks that other threads of the parent held are nobody's here.
-pub(crate) fn reset_locks() {
+/// In the child of a fork: locks that other threads of the parent held are nobody's here, what is promoted is the
+/// parent's until it is used here, and connections count there.
+pub(crate) fn forked() {
     FREE.reset();
-    all().for_each(|(_, socket)| socket.lock.reset());
-}
-
-/// In the child of a fork: what is promoted is the parent's until it is used here, and connections count there.
-pub(crate) fn inherit() {
     for (_, socket) in all() {
+        socket.lock.reset();
         socket.word.store(0, Ordering::Relaxed);
-        if let Some(promoted) =
-            socket.try_lock_alone().as_mut().and_then(|inner| inner.promoted.as_deref_mut())
-        {
+        if let Some(promoted) = socket.lock_alone().promoted.as_deref_mut() {
             promoted.inherited = true;
             promoted.slept_by = 0;
         }
