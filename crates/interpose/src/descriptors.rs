@@ -232,7 +232,7 @@ fn part(promoted: &mut Promoted, fd: c_int) {
             kernel::reset_at_close(fd);
         }
         if last {
-            promoted.connection.reads_no_more();
+            promoted.connection.reads_no_more(true);
         }
         match last {
             true => promoted.drop_last_bells(fd),

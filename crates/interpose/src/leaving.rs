@@ -200,7 +200,8 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
     // Nobody promotes it meanwhile.
     let mut inner = socket.lock();
     if let Some(promoted) = inner.promoted.as_deref_mut() {
-        promoted.connection.is_resetting(true);
+        // Before the reset, so that the other end's program gets the error.
+        promoted.connection.reads_no_more(true);
     }
     let status = call();
     match inner.promoted.as_deref_mut() {
@@ -209,12 +210,9 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
             real::kept_errno(|| promoter::keep_on_tcp(socket, socket.number()));
         }
         None => {}
-        // The kernel refused.
-        Some(promoted) if status != 0 => promoted.connection.is_resetting(false),
-        Some(promoted) => {
-            promoted.connection.reads_no_more();
-            real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel));
-        }
+        // The kernel refused. If the other end has seen it, that sends through the kernel from here on.
+        Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
+        Some(_) => real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel)),
     }
     status
 }

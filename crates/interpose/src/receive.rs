@@ -639,7 +639,7 @@ impl Promoted {
     pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
         count(&COUNTERS.corrupt, 1);
         // Else the other end might find that it has everything, and take the reset for this end's death.
-        self.connection.reads_no_more();
+        self.connection.reads_no_more(true);
         kernel::reset_now(fd);
         self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));
         libc::ECONNRESET
