@@ -43,26 +43,18 @@ pub(crate) fn adopt(
         patience -= 1;
         std::thread::yield_now();
     }
-    if socket.busy.load(Ordering::SeqCst) > 0 {
-        socket.set_state(State::Offered);
-        return Err(Reason::Busy);
-    }
-    let agreed = match sys::tcp::positions(fd) {
-        Ok(Some(at)) => {
-            at.written == socket.sent.load(Ordering::Relaxed)
-                && at.consumed == socket.received.load(Ordering::Relaxed)
-        }
-        Ok(None) | Err(_) => {
-            socket.set_state(State::Offered);
-            return Err(Reason::ClosedEarly);
-        }
-    };
-    if !agreed {
-        socket.set_state(State::Offered);
-        return Err(Reason::Bypass);
-    }
+    let at = sys::tcp::positions(fd).ok().flatten();
     let written = socket.sent.load(Ordering::Relaxed);
     let consumed = socket.received.load(Ordering::Relaxed);
+    let refusal = match at {
+        _ if socket.busy.load(Ordering::SeqCst) > 0 => Some(Reason::Busy),
+        None => Some(Reason::ClosedEarly),
+        Some(at) => ((at.written, at.consumed) != (written, consumed)).then_some(Reason::Bypass),
+    };
+    if let Some(why) = refusal {
+        socket.set_state(State::Offered);
+        return Err(why);
+    }
     // Bells must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
     let held = kernel::has_unsent(raw);

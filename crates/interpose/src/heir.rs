@@ -35,9 +35,7 @@ impl Promoted {
         }
         let heir = connection_with(self.apart.make_contiguous())?;
         kernel::control(heir.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
-        (0..table::end())
-            .filter(|name| table::entry(*name) == Entry::Socket(number))
-            .for_each(|name| kernel::replace(name, heir.as_raw_fd()));
+        table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, heir.as_raw_fd()));
         Some(())
     }
 }

@@ -101,8 +101,9 @@ impl Member {
 
     #[inline]
     fn words(&self) -> Option<&'static Words> {
-        // WORDS-PAIR: with `begin` of the listener, before which the words were made.
-        steering::words(self.words.load(Acquire))
+        // WORDS-PAIR: with `begin` of the listener, before which the words were made. SAFETY: null, or words that live
+        // for good, of which nobody has an exclusive reference.
+        unsafe { self.words.load(Acquire).as_ref() }
     }
 
     /// What an accept returned of the sibling, which the steering program gets to know.

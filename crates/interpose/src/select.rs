@@ -7,7 +7,7 @@ use libc::{fd_set, sigset_t, timespec};
 
 use crate::epoll::Limit;
 use crate::memory::{are_readable, are_writable};
-use crate::poll::{self, Truth};
+use crate::poll;
 use crate::real;
 use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
@@ -126,10 +126,8 @@ impl poll::Waited for Waited {
             for bit in bits(self.asked[TO_READ][place]) {
                 let fd = place as c_int * u64::BITS as c_int + bit;
                 let bit = 1 << bit;
-                let Some(Truth { readable, failed }) = poll::judge(fd, self.said[TO_READ][place] & bit != 0)
-                else {
-                    continue;
-                };
+                let said = self.said[TO_READ][place] & bit != 0;
+                let Some((readable, failed)) = poll::judge(fd, said) else { continue };
                 self.said[TO_READ][place] &= !bit;
                 if readable || failed {
                     self.said[TO_READ][place] |= bit;

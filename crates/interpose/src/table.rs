@@ -56,6 +56,17 @@ pub(crate) fn end() -> c_int {
     END.load(Ordering::Relaxed)
 }
 
+/// All descriptors that have this entry.
+pub(crate) fn names(of: Entry) -> impl Iterator<Item = c_int> {
+    (0..end()).filter(move |fd| entry(*fd) == of)
+}
+
+/// All that are open, as proc(5) has them; the one by which it is read is closed by now.
+pub(crate) fn open() -> Vec<c_int> {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 #[inline(always)]
 fn word(fd: c_int) -> Option<&'static AtomicU32> {
     // A negative number is beyond every length.

@@ -282,9 +282,7 @@ pub unsafe fn recvmmsg(
         return failed(libc::EFAULT) as c_int;
     }
     if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
-        let left = until.saturating_sub(clock::now());
-        timeout.tv_sec = left.as_secs() as i64;
-        timeout.tv_nsec = i64::from(left.subsec_nanos());
+        *timeout = clock::timespec(until.saturating_sub(clock::now()));
     }
     real::set_errno(before);
     done

@@ -486,16 +486,11 @@ pub unsafe fn system(command: *const c_char) -> c_int {
     if command.is_null() {
         return real::system(command);
     }
-    let kept = leaving::before_spawn();
-    let status = real::system(command);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::system(command))
 }
 
 pub unsafe fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    let kept = leaving::before_spawn();
-    let stream = real::popen(command, kind);
-    leaving::after_spawn(kept);
+    let stream = leaving::spawning(|| real::popen(command, kind));
     if !stream.is_null() {
         made(libc::fileno(stream));
     }
@@ -510,10 +505,7 @@ pub unsafe fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let kept = leaving::before_spawn();
-    let status = real::posix_spawn(process, path, actions, attributes, arguments, environment);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::posix_spawn(process, path, actions, attributes, arguments, environment))
 }
 
 pub unsafe fn posix_spawnp(
@@ -524,8 +516,5 @@ pub unsafe fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let kept = leaving::before_spawn();
-    let status = real::posix_spawnp(process, file, actions, attributes, arguments, environment);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::posix_spawnp(process, file, actions, attributes, arguments, environment))
 }

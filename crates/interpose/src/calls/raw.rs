@@ -25,8 +25,7 @@ impl Clock {
         if let Some(limit) = self.limit
             && is_writable(timeout)
         {
-            let left = limit.saturating_sub(clock::elapsed(self.began));
-            *timeout = timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            *timeout = clock::timespec(limit.saturating_sub(clock::elapsed(self.began)));
         }
     }
 }

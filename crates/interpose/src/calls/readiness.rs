@@ -126,30 +126,23 @@ unsafe fn wait(
     }
 }
 
-/// The descriptors of a poll among which are promoted sockets.
+/// The descriptors of a poll, if promoted sockets are among them; listeners get to know of it.
 unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
-    if !sockets::any() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
+    let is_on = local_listen::is_on();
+    if !(sockets::any() || is_on) || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
         return None;
     }
     // SAFETY: poll(2): `count` entries lie there.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    polling::concerns(fds).then_some(fds)
-}
-
-/// Listeners that are polled.
-unsafe fn listeners_among(fds: *mut pollfd, count: libc::nfds_t) {
-    if !local_listen::is_on() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
-        return;
+    if is_on {
+        let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
+        asked.for_each(|fd| local_listen::waits_otherwise(fd.fd));
     }
-    // SAFETY: poll(2): `count` entries lie there.
-    let fds = unsafe { std::slice::from_raw_parts(fds, count as usize) };
-    let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
-    asked.for_each(|fd| local_listen::waits_otherwise(fd.fd));
+    polling::concerns(fds).then_some(fds)
 }
 
 pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
     promoter::answers();
-    listeners_among(fds, count);
     match promoted_among(fds, count) {
         Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
         None => real::poll(fds, count, timeout),
@@ -163,7 +156,6 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
-    listeners_among(fds, count);
     if let Some(concerned) = promoted_among(fds, count)
         && let Some(limit) = limit_at(timeout)
     {

@@ -22,6 +22,7 @@ use crate::lock::{Held, Lock};
 use crate::real::{self, kept_errno};
 use crate::report;
 use crate::settings::Settings;
+use crate::table;
 use crate::threads;
 use crate::vfork;
 
@@ -147,9 +148,7 @@ pub(crate) fn start(settings: &Settings) {
     let numbers = limit.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS));
     LOWEST.store((numbers.min(DESCRIPTORS) / 4 * 3) as c_int, Relaxed);
     ON.store(true, Relaxed);
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<c_int> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let open = table::open();
     let listens = |fd: &c_int| kernel::option(*fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
     let inherited: Vec<c_int> = open.iter().copied().filter(listens).collect();
     if inherited.is_empty() {
@@ -430,7 +429,7 @@ impl Listener {
         }
         member.uncounted.store(0, Relaxed);
         // WORDS-PAIR
-        member.words.store(words, Release);
+        member.words.store(std::ptr::from_ref(words).cast_mut(), Release);
         member.fd.store(sibling + 1, Relaxed);
         OF_SET[place.set].fetch_or(1 << number, Relaxed);
         Ok(())

@@ -60,7 +60,7 @@ impl Steering {
         &mut self,
         shared: BorrowedFd<'_>,
         sibling: BorrowedFd<'_>,
-    ) -> Result<(Slot, *mut Words), JoinError> {
+    ) -> Result<(Slot, &'static Words), JoinError> {
         match self.inner.share(shared) {
             // By another worker.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
@@ -80,7 +80,7 @@ impl Steering {
             self.words.push((slot, words));
             words
         });
-        Ok((slot, std::ptr::from_ref(words).cast_mut()))
+        Ok((slot, words))
     }
 
     pub(super) fn leave(&self, slot: Slot) {
@@ -108,12 +108,6 @@ impl Drop for Steering {
             inner.keep_words();
         }
     }
-}
-
-/// A member's words by their address, which [`Steering::join`] gave; `None`: null.
-pub(super) fn words(at: *mut Words) -> Option<&'static Words> {
-    // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
-    unsafe { at.as_ref() }
 }
 
 /// CPUs that this thread may run on.

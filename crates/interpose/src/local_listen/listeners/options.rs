@@ -15,11 +15,9 @@ use crate::vfork;
 /// The program has its listener block, or polls it: what waits so for the listener does not for its siblings.
 pub(crate) fn waits_otherwise(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if vfork::borrows_memory() {
-        return;
-    }
     kept_errno(|| {
-        if let Some(listener) = &mut listeners()[number]
+        if !vfork::borrows_memory()
+            && let Some(listener) = &mut listeners()[number]
             && listener.has_siblings(number)
         {
             listener.give_up(number, Word::Waits);
