@@ -5,6 +5,7 @@
 //! Each asks of its caller what the C function of its name asks for.
 #![allow(unsafe_code)] // C's calling convention: everything comes by address
 #![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(non_snake_case)] // C names
 #![allow(missing_docs)] // each is documented under its name in section 2 or 3 of the manual
 #![allow(clippy::missing_safety_doc)] // said once, above
 
@@ -281,12 +282,6 @@ fn sending_pieces(
             }
         }
     }
-}
-
-/// One buffer as the pieces of a call.
-#[inline(always)]
-fn whole(base: *const c_void, length: size_t) -> iovec {
-    piece(base.cast(), length)
 }
 
 /// Lets pieces outlive the frame's borrow checker: they live as long as the call.

@@ -113,7 +113,8 @@ pub(crate) fn closing(fd: c_int) {
             // Before a promotion the kernel knows everything.
             && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
         {
-            sets::settle(sockets::at(number));
+            // It must know what was asked last, and must not be told once the number is another's.
+            sets::tell(&mut sockets::at(number).lock().interest);
             if sets::outlives(sockets::at(number), fd) {
                 // The kernel tells of it under this number as long as another names the socket.
                 leaving::leave_if_possible(fd);

@@ -85,15 +85,9 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     }
 }
 
-/// Another program is about to take this one's place, with all descriptors that are not closed
-/// on exec(2). Returns those that it does not get, and which sockets they are; [`inherit_again`] follows if it fails.
-pub(crate) fn before_exec() -> Vec<(c_int, u64)> {
-    // The descriptors of the child of a vfork(2) are not those of the table: what it duplicated was brought back then.
-    if vfork::borrows_sockets() { Vec::new() } else { keep_here(true) }
-}
-
-/// As [`before_exec`]; `forked`: as [`stays_here`] has it.
-fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
+/// Another program is about to be started, with all descriptors that are not closed on exec(2); `forked`: as [`stays_here`]
+/// has it. Returns those that it does not get, and which sockets they are: [`inherit_again`] follows.
+pub(crate) fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
     let (kept, gone): (Vec<c_int>, Vec<c_int>) = inherited().partition(|fd| stays_here(*fd, forked));
     kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true));
     gone.into_iter().for_each(leave);

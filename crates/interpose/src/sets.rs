@@ -26,7 +26,7 @@ mod waking;
 
 pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
-    settle, take_out, tell, watched_from_outside,
+    take_out, tell, watched_from_outside,
 };
 pub(crate) use ready::{hidden, leave_number, prepare};
 pub(crate) use waking::without_own;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::clock;
 use crate::descriptors;
 use crate::holders;
-use crate::leaving;
 use crate::local_listen;
 use crate::mode;
 use crate::promoter;
@@ -62,14 +61,11 @@ fn has_watched() -> bool {
     sockets::any() || local_listen::is_on()
 }
 
-/// The same before another program takes this one's place; if that fails, this one goes on, and descriptors that the
-/// other was not to get, which are returned, are inherited again.
-pub(crate) fn before_exec() -> Vec<(std::ffi::c_int, u64)> {
-    let kept = leaving::before_exec();
+/// The same before another program takes this one's place; if that fails, this one goes on.
+pub(crate) fn before_exec() {
     if has_watched() && !vfork::borrows_memory() && !mode::is_confined() {
         report::tell();
     }
-    kept
 }
 
 /// The summary, since it cannot be written at the end.

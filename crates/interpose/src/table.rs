@@ -41,10 +41,8 @@ static END: AtomicI32 = AtomicI32::new(0);
 /// Makes the table, for as many descriptors as this process may ever have. Memory is taken
 /// as it is used.
 pub(crate) fn make() -> std::io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for the limit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let count = usize::try_from(limit.rlim_max).unwrap_or(MOST).clamp(1024, MOST);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let count = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(MOST).clamp(1024, MOST);
     let memory = mappings::reserve(count * size_of::<AtomicU32>())?;
     WORDS.store(memory.cast(), Ordering::Relaxed);
     LENGTH.store(count, Ordering::Release);

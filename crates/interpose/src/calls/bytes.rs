@@ -26,14 +26,14 @@ mod ours {
         let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
             return real::read(fd, buffer, count);
         };
-        let piece = whole(buffer, count);
+        let piece = piece(buffer.cast(), count);
         receiving(fd, socket, || one(&raw const piece), 0, || real::read(fd, buffer, count))
     }
 
     #[inline(never)]
     pub(super) unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
         let Some(socket) = watched(fd) else { return real::recv(fd, buffer, length, flags) };
-        let piece = whole(buffer, length);
+        let piece = piece(buffer.cast(), length);
         receiving(fd, socket, || one(&raw const piece), flags, || real::recv(fd, buffer, length, flags))
     }
 
@@ -42,14 +42,14 @@ mod ours {
         let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
             return real::write(fd, buffer, count);
         };
-        let piece = whole(buffer, count);
+        let piece = piece(buffer.cast(), count);
         sends(fd, socket, || one(&raw const piece), 0, || real::write(fd, buffer, count))
     }
 
     #[inline(never)]
     pub(super) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         let Some(socket) = watched(fd) else { return real::send(fd, buffer, length, flags) };
-        let piece = whole(buffer, length);
+        let piece = piece(buffer.cast(), length);
         sends(fd, socket, || one(&raw const piece), flags, || real::send(fd, buffer, length, flags))
     }
 }
@@ -124,7 +124,7 @@ pub unsafe fn recvfrom(
         real::recvfrom(fd, buffer, length, flags, address, address_length)
     };
     let Some(socket) = watched(fd) else { return plain() };
-    let piece = whole(buffer, length);
+    let piece = piece(buffer.cast(), length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
     if by_kernel.get() || count < 0 || address.is_null() {
         return count;
@@ -332,7 +332,7 @@ pub unsafe fn sendto(
             return failed(libc::EFAULT);
         }
     }
-    let piece = whole(buffer, length);
+    let piece = piece(buffer.cast(), length);
     sends(fd, socket, || one(&raw const piece), flags, plain)
 }
 

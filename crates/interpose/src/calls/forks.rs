@@ -6,7 +6,6 @@ pub unsafe fn fork() -> pid_t {
     process::fork(|| real::fork())
 }
 
-#[allow(non_snake_case)] // the C name
 pub unsafe fn _Fork() -> pid_t {
     process::fork(|| real::_Fork())
 }

@@ -344,7 +344,6 @@ pub unsafe fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void)
     print(fd, |text| real::vasprintf(text, format, arguments))
 }
 
-#[allow(non_snake_case)] // the C name
 pub unsafe fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     if watched(fd).is_none() {
         return real::__vdprintf_chk(fd, flag, format, arguments);
@@ -394,7 +393,6 @@ pub fn made(fd: c_int) -> c_int {
 }
 
 /// _exit(2): the summary comes first.
-#[allow(non_snake_case)] // the C name
 pub unsafe fn _exit(status: c_int) -> c_int {
     vfork::diverges_no_more();
     crate::finish();
@@ -404,7 +402,9 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// Another program is about to take the place of this process, or of the child of a vfork(2),
 /// which inherits what its parent has as well, but may have put other files at the numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
-    let kept = crate::start::before_exec();
+    // The descriptors of the child of a vfork(2) are not those of the table.
+    let kept = if vfork::borrows_sockets() { Vec::new() } else { leaving::keep_here(true) };
+    crate::start::before_exec();
     if !vfork::borrows_sockets() {
         return kept;
     }

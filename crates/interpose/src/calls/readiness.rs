@@ -164,7 +164,7 @@ pub unsafe fn ppoll(
     real::ppoll(fds, count, timeout, mask)
 }
 
-/// As [`listeners_among`].
+/// As in [`promoted_among`], of select(2).
 unsafe fn listeners_in(count: c_int, sets: Sets) {
     if local_listen::is_on() {
         selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise);

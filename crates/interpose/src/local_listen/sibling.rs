@@ -68,8 +68,7 @@ fn copy_options(from: c_int, to: c_int) -> Result<(), Word> {
         }
     }
     copy_buffers(from, to)?;
-    let one: c_int = 1;
-    kernel::set(to, libc::SOL_SOCKET, libc::SO_REUSEPORT, &one);
+    kernel::set(to, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32);
     Ok(())
 }
 

@@ -314,12 +314,6 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     Some(Ok(()))
 }
 
-/// Before one of a socket's descriptors is closed: the kernel must know what the program last
-/// asked of it, and must not be told once the number is another's.
-pub(crate) fn settle(socket: &Socket) {
-    tell(&mut socket.lock().interest);
-}
-
 /// Whether a set has a promoted socket under a descriptor that is about to be closed, and the socket has others.
 pub(crate) fn outlives(socket: &Socket, fd: i32) -> bool {
     let guard = socket.lock();
