@@ -7,8 +7,8 @@
 //! sibling of the CPU that handles its SYN, unless its worker is away or behind: then to the shared
 //! listener, where any worker accepts it. accept(2) on the shared listener tries both.
 //!
-//! What fails or is not understood leaves a listener as it was (docs/listen.md). Calls of the program come here whether the
-//! option is on or not: without it no descriptor is anything here.
+//! What fails or is not understood leaves a listener as it was (docs/listen.md). Calls of the program come here whether
+//! `--local-listen` was asked for or not: without it no descriptor is anything here.
 #![allow(unsafe_code)] // addresses and events lie in the program's memory, and options are of any kind
 
 use std::cell::Cell;
@@ -37,17 +37,9 @@ pub(crate) use listeners::{
     hides_option, hold_still, leave_number, listened, made_set, received, set_option, shut_down, start,
     waits_otherwise,
 };
-pub(crate) use names::knows;
 use names::{LISTENERS, SETS, What, what};
+pub(crate) use names::{is_on, knows};
 use steering::Words;
-
-static ON: AtomicBool = AtomicBool::new(false);
-
-/// Whether `--local-listen` was asked for.
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    ON.load(Relaxed)
-}
 
 /// One listener's sibling in one epoll set. Zeroed memory is none.
 struct Member {
@@ -101,8 +93,8 @@ impl Member {
 
     #[inline]
     fn words(&self) -> Option<&'static Words> {
-        // WORDS-PAIR: with `begin` of the listener, before which the words were made. SAFETY: null, or words that live
-        // for good, of which nobody has an exclusive reference.
+        // WORDS-PAIR: with `begin` of the listener, before which the words were made.
+        // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
         unsafe { self.words.load(Acquire).as_ref() }
     }
 

@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::epoll_event;
 use steering::{Inherited, Slot};
 
-use super::names::{DESCRIPTORS, LISTENERS, SETS, What, set_what, what};
+use super::names::{DESCRIPTORS, LISTENERS, ON, SETS, What, is_on, set_what, what};
 use super::steering::Steering;
 use super::word::Word;
-use super::{MEMBERS, Member, OF_SET, ON, OUT_OF_SET, WAITED_IN, places, sibling, word};
+use super::{MEMBERS, Member, OF_SET, OUT_OF_SET, WAITED_IN, places, sibling, word};
 use crate::kernel;
 use crate::lock::{Held, Lock};
 use crate::real::{self, kept_errno};
@@ -169,7 +169,7 @@ pub(crate) fn start(settings: &Settings) {
 /// listen(2) succeeded.
 #[cold]
 pub(crate) fn listened(fd: c_int, backlog: c_int) {
-    if super::is_on() {
+    if is_on() {
         kept_errno(|| note(fd, backlog, None));
     }
 }
@@ -181,7 +181,7 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
         return;
     }
     let mut listeners = listeners();
-    if !super::is_on() {
+    if !is_on() {
         return;
     }
     match what(fd) {

@@ -1,7 +1,16 @@
 //! What each descriptor number is to this module.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+/// It was asked for, and the process does not restrict its system calls.
+pub(super) static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether there are listen queues of workers' own.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    ON.load(Relaxed)
+}
 
 /// Descriptors with a higher number are not followed.
 pub(super) const DESCRIPTORS: usize = 4096;
@@ -29,7 +38,7 @@ static WHAT: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS]
 
 #[inline]
 pub(super) fn what(fd: c_int) -> What {
-    let Some(word) = WHAT.get(fd as usize) else { return What::Nothing };
+    let Some(word) = WHAT.get(fd as usize).filter(|_| is_on()) else { return What::Nothing };
     match word.load(Relaxed) {
         0 => What::Nothing,
         OWN => What::Own,

@@ -3,9 +3,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::super::names::{DESCRIPTORS, What, set_what, what};
+use super::super::MEMBERS;
+use super::super::names::{DESCRIPTORS, What, is_on, set_what, what};
 use super::super::word::Word;
-use super::super::{MEMBERS, is_on};
 use super::{SET_DESCRIPTORS, listeners, say};
 use crate::kernel;
 use crate::real::kept_errno;

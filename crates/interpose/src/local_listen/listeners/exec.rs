@@ -3,7 +3,7 @@
 
 use std::ffi::c_char;
 
-use super::super::is_on;
+use super::super::names::is_on;
 use super::listeners;
 use crate::kernel;
 use crate::memory::{are_readable, is_readable};

@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 
-use super::super::names::{What, set_what, what};
+use super::super::names::{What, is_on, set_what, what};
+use super::super::sibling;
 use super::super::word::Word;
-use super::super::{is_on, sibling};
 use super::{listeners, siblings};
 use crate::kernel;
 use crate::real::{self, kept_errno};

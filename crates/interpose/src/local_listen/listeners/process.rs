@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::names::{DESCRIPTORS, SETS, What, set_what, what};
+use super::super::WAITED_IN;
+use super::super::names::{DESCRIPTORS, ON, SETS, What, is_on, set_what, what};
 use super::super::word::Word;
-use super::super::{ON, WAITED_IN, is_on};
 use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, descriptors, forget, listeners};
 use crate::lock::Held;
 use crate::real::kept_errno;
