@@ -196,7 +196,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     inner.becomes(State::Kernel);
     drop(inner);
     match promoted {
-        Some(token) => promoter::withdraw(token),
+        Some(token) => promoter::withdraw(token, false),
         // Another thread may have tried to promote it meanwhile, in vain.
         None => promoter::forget_offer(socket, number),
     }

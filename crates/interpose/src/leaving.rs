@@ -200,7 +200,7 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
 /// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
 pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, becomes: State) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
-    promoter::withdraw(promoted.token);
+    promoter::withdraw(promoted.token, false);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
     // Also of a set that it was taken out of, which nobody would tell later.
     sets::tell(&mut inner.interest);

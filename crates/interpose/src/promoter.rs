@@ -269,7 +269,7 @@ pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     if answered(socket, State::Kernel)
         && let Some(token) = token(socket, number)
     {
-        withdrawals::take_back(token, true);
+        withdraw(token, true);
     }
 }
 

@@ -228,7 +228,7 @@ fn make_chunk(chunk: usize) -> io::Result<()> {
     if !RECORDS[chunk].load(Ordering::Acquire).is_null() {
         return Ok(());
     }
-    let memory = reserve(LENGTH)?;
+    let memory = reserve(LENGTH, libc::MAP_PRIVATE)?;
     // CHUNK-PAIR: release the zeroes to the threads that load the chunk.
     let first =
         RECORDS[chunk].compare_exchange(null_mut(), memory.cast(), Ordering::AcqRel, Ordering::Acquire);

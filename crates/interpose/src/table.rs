@@ -43,7 +43,7 @@ static END: AtomicI32 = AtomicI32::new(0);
 pub(crate) fn make() -> std::io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let count = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(MOST).clamp(1024, MOST);
-    let memory = mappings::reserve(count * size_of::<AtomicU32>())?;
+    let memory = mappings::reserve(count * size_of::<AtomicU32>(), libc::MAP_PRIVATE)?;
     WORDS.store(memory.cast(), Ordering::Relaxed);
     LENGTH.store(count, Ordering::Release);
     Ok(())
