@@ -180,6 +180,8 @@ pub(crate) struct Promoted {
     /// Sleeps of its set since bytes came, and looks.
     pub(crate) quiet: u8,
     pub(crate) in_vain: u8,
+    /// A set reported what the kernel said of it since the kernel was asked for the end of the stream.
+    pub(crate) kernel_reported: bool,
     /// TCP_CORK.
     pub(crate) corked: bool,
     /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.
