@@ -92,28 +92,36 @@ static void walk(struct pair pair)
     receive(pair.server, 16, MSG_DONTWAIT, 64);
 }
 
-/* The peer is killed behind its last bytes. The reader waits for the next edge once it was told that nothing is left, as gRPC
- * does. */
-static void killed(int messages)
+/* The peer, which has the connection for itself or was forked with it, is killed behind its last bytes. The reader waits for the
+ * next edge once it was told that nothing is left, as gRPC does. */
+static void killed(int messages, bool shared)
 {
-    struct pair pair = connected();
-    int on = 1, set = NEED(epoll_create1(0));
+    struct sockaddr_in at;
+    int on = 1, set = NEED(epoll_create1(0)), listener = listening(&at);
+    struct pair pair = shared ? connected() : (struct pair){-1, -1};
+    char bytes[64] = {0}, control[64];
+    pid_t peer = NEED(fork());
+    if (!peer) {
+        int fd = shared ? pair.client : NEED(socket(AF_INET, SOCK_STREAM, 0));
+        if (shared)
+            close(pair.server);
+        else
+            NEED(connect(fd, (struct sockaddr *)&at, sizeof at));
+        for (int message = 0; message < messages; message++) {
+            send_all(fd, bytes, 16);
+            take_all(fd, bytes, 16);
+        }
+        send_all(fd, "last", 4);
+        kill(getpid(), SIGKILL);
+    }
+    if (shared)
+        close(pair.client);
+    else
+        pair.server = NEED(accept(listener, NULL, NULL));
+    close(listener);
     NEED(setsockopt(pair.server, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
     nonblocking(pair.server);
     NEED(add(set, pair.server, EPOLLIN | EPOLLET, 1));
-    pid_t peer = NEED(fork());
-    char bytes[64] = {0}, control[64];
-    if (!peer) {
-        close(pair.server);
-        close(set);
-        for (int message = 0; message < messages; message++) {
-            send_all(pair.client, bytes, 16);
-            take_all(pair.client, bytes, 16);
-        }
-        send_all(pair.client, "last", 4);
-        kill(getpid(), SIGKILL);
-    }
-    close(pair.client);
     int received = 0;
     ssize_t count = 1;
     struct epoll_event event;
@@ -178,7 +186,7 @@ int main(void)
     receive(pair.server, 2, 0, 64);
     receive(pair.server, 2, 0, 64);
     receive(pair.server, 2, 0, 64);
-    for (int round = 0; round < 20; round++)
-        killed(round % 2 ? 300 : 0);
+    for (int round = 0; round < 40; round++)
+        killed(round % 4 < 2 ? 300 : 0, round % 2);
     return 0;
 }
