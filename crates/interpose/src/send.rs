@@ -21,6 +21,9 @@ use crate::stats::{COUNTERS, count};
 /// How long a full ring is waited for while its reader makes progress: copying on is cheaper
 /// than a way round through the kernel.
 const PATIENCE: Duration = Duration::from_micros(50);
+/// Bytes of a message that goes into the ring as a whole or not at all: bytes of another thread or process would come into
+/// the middle of one. The kernel takes such a message in one piece.
+const WHOLE: usize = 4096;
 /// Looks between two questions for the time.
 const LOOKS: u32 = 32;
 
@@ -187,6 +190,7 @@ impl Promoted {
             if !rest.is_readable() {
                 return Step::Failed(libc::EFAULT);
             }
+            let whole = rest.left.min(WHOLE);
             if self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
                     Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
@@ -194,10 +198,11 @@ impl Promoted {
                 }
             }
             let idle = self.connection.kernel_is_idle();
-            let sent = match self.connection.send(rest.sources(), rest.left, idle) {
-                Ok(sent) => sent,
-                Err(_) => return Step::Failed(self.corrupt(fd)),
+            let sent = match self.connection.has_room(whole) {
+                Ok(has_room) if !has_room || rest.left < whole => Ok(0),
+                _ => self.connection.send(rest.sources(), rest.left, idle),
             };
+            let Ok(sent) = sent else { return Step::Failed(self.corrupt(fd)) };
             if sent > 0 {
                 *done += sent;
                 let rung = self.ring_bell(fd);

@@ -157,6 +157,16 @@ impl Machine {
         self.end.sender.ring_length()
     }
 
+    /// Whether the ring has room for so many bytes, as far as it is known to be used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[inline]
+    pub fn has_room(&mut self, bytes: usize) -> Result<bool, Corrupt> {
+        Ok(self.end.sender.free(bytes)? >= bytes)
+    }
+
     /// Bytes in the ring that the peer has not taken: for programs that limit them.
     ///
     /// # Errors
