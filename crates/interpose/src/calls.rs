@@ -41,6 +41,7 @@ use crate::table::{self, Entry};
 use crate::threads;
 use crate::uring;
 use crate::vfork;
+use crate::waiters;
 
 mod bytes;
 mod forks;

@@ -174,14 +174,3 @@ impl Promoted {
         c_int::try_from(here).unwrap_or(c_int::MAX)
     }
 }
-
-/// FIONBIO and F_SETFL: what the program asked for.
-pub(crate) fn nonblocking(socket: &Socket, on: bool) {
-    let changed = socket.nonblocking.swap(on, Relaxed) != on;
-    if changed
-        && socket.state() == State::Promoted
-        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
-    {
-        promoted.waits_anew();
-    }
-}

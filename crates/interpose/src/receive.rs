@@ -13,7 +13,6 @@ use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::memory::{Pieces, piece};
-use crate::options;
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
@@ -21,6 +20,7 @@ use crate::signals;
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::spin::{Sleep, Wait};
 use crate::stats::{COUNTERS, count};
+use crate::waiters;
 
 /// What one call came to: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
@@ -212,7 +212,7 @@ pub(crate) fn receive_some(
         if let Err(errno) = waited {
             if errno == libc::EAGAIN && until.is_none() {
                 // O_NONBLOCK was set where nobody saw it.
-                options::nonblocking(socket, true);
+                waiters::nonblocking(socket, true);
             }
             return Some(Err(failed(socket, errno, told)));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ring::layout::NO_SLEEPER;
 
-use crate::sockets::Promoted;
+use crate::sockets::{Promoted, Socket, State};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Waiters {
@@ -49,6 +49,17 @@ static ARMS_ALWAYS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn arm_always(always: bool) {
     ARMS_ALWAYS.store(always, Relaxed);
+}
+
+/// FIONBIO and F_SETFL: what the program asked for.
+pub(crate) fn nonblocking(socket: &Socket, on: bool) {
+    let changed = socket.nonblocking.swap(on, Relaxed) != on;
+    if changed
+        && socket.state() == State::Promoted
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        promoted.waits_anew();
+    }
 }
 
 impl Promoted {

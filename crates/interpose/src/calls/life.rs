@@ -218,7 +218,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
 
 fn became_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(socket) = table::socket(fd) {
-        options::nonblocking(socket, nonblocking);
+        waiters::nonblocking(socket, nonblocking);
     }
     if !nonblocking {
         local_listen::waits_otherwise(fd);
