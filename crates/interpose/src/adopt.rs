@@ -10,7 +10,6 @@ use ring::layout::NO_SLEEPER;
 use sys::mapping::SharedMapping;
 
 use crate::kernel;
-use crate::promoter;
 use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
@@ -44,26 +43,18 @@ pub(crate) fn adopt(
         patience -= 1;
         std::thread::yield_now();
     }
-    if socket.busy.load(Ordering::SeqCst) > 0 {
-        socket.set_state(State::Offered);
-        return Err(Reason::Busy);
-    }
-    let agreed = match sys::tcp::positions(fd) {
-        Ok(Some(at)) => {
-            at.written == socket.sent.load(Ordering::Relaxed)
-                && at.consumed == socket.received.load(Ordering::Relaxed)
-        }
-        Ok(None) | Err(_) => {
-            socket.set_state(State::Offered);
-            return Err(Reason::ClosedEarly);
-        }
-    };
-    if !agreed {
-        socket.set_state(State::Offered);
-        return Err(Reason::Bypass);
-    }
+    let at = sys::tcp::positions(fd).ok().flatten();
     let written = socket.sent.load(Ordering::Relaxed);
     let consumed = socket.received.load(Ordering::Relaxed);
+    let refusal = match at {
+        _ if socket.busy.load(Ordering::SeqCst) > 0 => Some(Reason::Busy),
+        None => Some(Reason::ClosedEarly),
+        Some(at) => ((at.written, at.consumed) != (written, consumed)).then_some(Reason::Bypass),
+    };
+    if let Some(why) = refusal {
+        socket.set_state(State::Offered);
+        return Err(why);
+    }
     // Bells must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
     let held = kernel::has_unsent(raw);
@@ -82,7 +73,6 @@ pub(crate) fn adopt(
     let tells_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
     socket.tells_unread.store(tells_unread, Ordering::Relaxed);
     stats::in_memory(socket);
-    promoter::answer_came();
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,
@@ -106,11 +96,11 @@ pub(crate) fn adopt(
         told_writable: false,
         quiet: 0,
         in_vain: 0,
+        kernel_reported: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,
         leaves_once_read: false,
         no_delay,
-        kernel_mark: 0,
         cookie: kernel::cookie(raw),
         token,
     }));

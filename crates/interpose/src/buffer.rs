@@ -32,7 +32,7 @@ impl Room {
             let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
             (!memory.is_null()).then_some(memory)
         });
-        let mapped = taken.or_else(|| mappings::reserve(ROOM).ok()).unwrap_or(null_mut());
+        let mapped = taken.or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok()).unwrap_or(null_mut());
         Room { mapped, least: [0; LEAST] }
     }
 }

@@ -15,12 +15,9 @@ pub(crate) struct CallLimit {
 }
 
 impl CallLimit {
-    pub(crate) fn of_receive() -> CallLimit {
-        CallLimit { option: libc::SO_RCVTIMEO, began: None, until: None }
-    }
-
-    pub(crate) fn of_send() -> CallLimit {
-        CallLimit { option: libc::SO_SNDTIMEO, began: None, until: None }
+    /// `option`: which of both bounds it.
+    pub(crate) fn of(option: c_int) -> CallLimit {
+        CallLimit { option, began: None, until: None }
     }
 
     /// A wait begins. `None`: a call of the kernel that waits keeps to the limit by itself: this is the

@@ -5,7 +5,8 @@
 //! Each asks of its caller what the C function of its name asks for.
 #![allow(unsafe_code)] // C's calling convention: everything comes by address
 #![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(non_snake_case)] // C names
+#![allow(missing_docs)] // each is documented under its name in section 2 or 3 of the manual
 #![allow(clippy::missing_safety_doc)] // said once, above
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -40,6 +41,7 @@ use crate::table::{self, Entry};
 use crate::threads;
 use crate::uring;
 use crate::vfork;
+use crate::waiters;
 
 mod bytes;
 mod forks;
@@ -54,14 +56,6 @@ pub use handlers::*;
 pub use life::*;
 pub use raw::*;
 pub use readiness::*;
-
-/// A connect(2) or its like is about to begin.
-#[inline]
-unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
-    if local_listen::is_on() {
-        local_listen::connecting(fd, address, length);
-    }
-}
 
 /// The socket that a call about bytes names, if it is watched.
 #[inline(always)]
@@ -289,12 +283,6 @@ fn sending_pieces(
             }
         }
     }
-}
-
-/// One buffer as the pieces of a call.
-#[inline(always)]
-fn whole(base: *const c_void, length: size_t) -> iovec {
-    piece(base.cast(), length)
 }
 
 /// Lets pieces outlive the frame's borrow checker: they live as long as the call.

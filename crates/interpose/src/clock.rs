@@ -27,6 +27,12 @@ pub(crate) fn milliseconds() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
+/// A time as system calls take it: one that does not fit is longer than any machine runs.
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
+    let tv_sec = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    libc::timespec { tv_sec, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
 /// Neither part is negative, nor are there more nanoseconds than a second has.
 fn duration(time: libc::timespec) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -34,9 +40,7 @@ fn duration(time: libc::timespec) -> Duration {
 
 /// Nanoseconds of the monotonic clock, exactly.
 pub(crate) fn nanoseconds() -> u64 {
-    // Neither is negative.
-    let now = get(libc::CLOCK_MONOTONIC);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    now().as_nanos() as u64
 }
 
 type Get = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;

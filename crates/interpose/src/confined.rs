@@ -22,9 +22,7 @@ pub(crate) fn before() {
         promoter::stop();
         sets::about_to_fork();
         leaving::leave_all(Reason::Confined);
-        if local_listen::is_on() {
-            local_listen::confined();
-        }
+        local_listen::confined();
         start::tell_now();
     });
     mode::confine();

@@ -59,10 +59,7 @@ pub(crate) fn handed_over(fd: c_int) {
 
 /// At the start: what this program was given is not its own.
 pub(crate) fn inherited() {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<c_int> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for fd in open.into_iter().filter(|fd| kernel::is_open(*fd)) {
+    for fd in table::open().into_iter().filter(|fd| kernel::is_open(*fd)) {
         learn(fd, true);
     }
     INHERITED_KNOWN.store(true, Ordering::Relaxed);
@@ -116,7 +113,8 @@ pub(crate) fn closing(fd: c_int) {
             // Before a promotion the kernel knows everything.
             && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
         {
-            sets::settle(sockets::at(number));
+            // It must know what was asked last, and must not be told once the number is another's.
+            sets::tell(&mut sockets::at(number).lock().interest);
             if sets::outlives(sockets::at(number), fd) {
                 // The kernel tells of it under this number as long as another names the socket.
                 leaving::leave_if_possible(fd);
@@ -128,12 +126,7 @@ pub(crate) fn closing(fd: c_int) {
 
 /// All from `first` to `last` are about to be closed.
 pub(crate) fn closing_range(first: c_int, last: c_int) {
-    for fd in first..last.min(table::end()) {
-        closing(fd);
-    }
-    if last < table::end() {
-        closing(last);
-    }
+    (first..=last.min(table::end() - 1)).for_each(closing);
 }
 
 /// What is to be done for what an entry was. `fd`: the descriptor that is about to be closed;
@@ -144,10 +137,9 @@ fn forget(entry: Entry, fd: c_int) {
         Entry::Set(number) => {
             if !sets::remove(number) && sets::at(number).is_named(fd) {
                 // The kernel has to be told by a descriptor that lives.
-                (0..table::end())
-                    .find(|other| table::entry(*other) == entry)
-                    .into_iter()
-                    .for_each(|other| sets::at(number).is_used_by(other));
+                if let Some(other) = table::names(entry).next() {
+                    sets::at(number).is_used_by(other);
+                }
             }
         }
         Entry::Socket(number) => {
@@ -156,9 +148,7 @@ fn forget(entry: Entry, fd: c_int) {
                 end(number, socket, fd);
             } else if fd >= 0 && socket.fd.load(Ordering::Relaxed) == fd {
                 // Calls about the socket have to name a descriptor that lives.
-                if let Some(other) =
-                    (0..table::end()).find(|other| table::entry(*other) == Entry::Socket(number))
-                {
+                if let Some(other) = table::names(entry).next() {
                     socket.fd.store(other, Ordering::Relaxed);
                 }
             }
@@ -203,9 +193,10 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoter::ended(socket, Some(promoted.connection.messages()));
         promoted.token
     });
-    inner.end();
+    inner.becomes(State::Kernel);
+    drop(inner);
     match promoted {
-        Some(token) => promoter::withdraw(token),
+        Some(token) => promoter::withdraw(token, false),
         // Another thread may have tried to promote it meanwhile, in vain.
         None => promoter::forget_offer(socket, number),
     }
@@ -231,7 +222,7 @@ fn part(promoted: &mut Promoted, fd: c_int) {
             kernel::reset_at_close(fd);
         }
         if last {
-            promoted.connection.reads_no_more();
+            promoted.connection.reads_no_more(true);
         }
         match last {
             true => promoted.drop_last_bells(fd),
@@ -291,8 +282,8 @@ pub(crate) fn classify(fd: c_int) -> Entry {
 /// `others`: other processes may use it, too.
 fn learn(fd: c_int, others: bool) -> Entry {
     crate::real::kept_errno(|| {
-        let protocol = protocol(fd);
-        let add = || sockets::add(fd, kernel::flags(fd) & libc::O_NONBLOCK != 0);
+        let protocol = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+        let add = || sockets::add(fd, kernel::control(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0);
         let Some((number, socket)) = (protocol == Some(libc::IPPROTO_TCP)).then(add).flatten() else {
             let is_multipath = protocol == Some(libc::IPPROTO_MPTCP);
             let entry = if is_multipath { Entry::Multipath } else { Entry::Foreign };
@@ -300,7 +291,7 @@ fn learn(fd: c_int, others: bool) -> Entry {
             return entry;
         };
         socket.may_have_options.store(true, Ordering::Relaxed);
-        let connected = kernel::is_connected(fd);
+        let connected = kernel::peer(fd).is_some();
         // What others sent and received before is no business of ours, and what this program did, nobody saw.
         let at = real::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
         let unused = at.is_some_and(|at| (at.written, at.consumed) == (0, 0));
@@ -324,8 +315,4 @@ fn learn(fd: c_int, others: bool) -> Entry {
             }
         }
     })
-}
-
-fn protocol(fd: c_int) -> Option<c_int> {
-    kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }

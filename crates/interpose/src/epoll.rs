@@ -34,15 +34,6 @@ fn concerned(epfd: c_int, fd: c_int) -> Option<Place> {
     }
 }
 
-/// A set that was made before we saw, or came from another process.
-fn get_to_know(set_fd: c_int) {
-    if matches!(table::entry(set_fd), Entry::Unknown | Entry::Foreign)
-        && let Some(set) = sets::add()
-    {
-        table::set(set_fd, Entry::Set(set));
-    }
-}
-
 /// # Safety
 ///
 /// `event` is as epoll_ctl(2) has it, or no address that a program can have and the kernel has not read it.
@@ -109,9 +100,11 @@ fn make_unknown(
     }
     let change = change();
     real::kept_errno(|| {
-        if let (Entry::Socket(_), Some(_)) = (table::entry(fd), change) {
-            // The kernel took it for a set.
-            get_to_know(set_fd);
+        if let (Entry::Unknown | Entry::Foreign, Entry::Socket(_)) = (table::entry(set_fd), table::entry(fd))
+            && let Some(set) = change.and_then(|_| sets::add())
+        {
+            // The kernel took it for a set: it was made before we saw, or came from another process.
+            table::set(set_fd, Entry::Set(set));
         }
         match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
             (Some((place, change)), ..) => sets::made(place, change),

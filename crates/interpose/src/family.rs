@@ -33,7 +33,7 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Makes room. Without it nothing is learned together.
 pub(crate) fn make() {
-    if let Ok(memory) = mappings::reserve_shared(size_of::<Family>()) {
+    if let Ok(memory) = mappings::reserve(size_of::<Family>(), libc::MAP_SHARED) {
         FAMILY.store(memory.cast(), Ordering::Release);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         socket.holders.fork();
         counted.push(socket);
     }
-    let listeners = local_listen::is_on().then(local_listen::hold_still);
+    let listeners = local_listen::hold_still();
     let process = call();
     let errno = real::errno();
     drop(listeners);
@@ -63,14 +63,11 @@ pub(crate) fn in_child() {
     vfork::owns_memory(0);
     promoter::move_on();
     signals::forked();
-    sockets::reset_locks();
-    sockets::inherit();
+    sockets::forked();
     sets::forked();
     promoter::forked();
     family::forked();
     spin::forked();
     start::forked();
-    if local_listen::is_on() {
-        local_listen::forked();
-    }
+    local_listen::forked();
 }

@@ -34,11 +34,8 @@ impl Promoted {
             return None;
         }
         let heir = connection_with(self.apart.make_contiguous())?;
-        let flags = kernel::flags(fd);
-        kernel::set_flags(heir.as_raw_fd(), flags);
-        (0..table::end())
-            .filter(|name| table::entry(*name) == Entry::Socket(number))
-            .for_each(|name| kernel::replace(name, heir.as_raw_fd()));
+        kernel::control(heir.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
+        table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, heir.as_raw_fd()));
         Some(())
     }
 }

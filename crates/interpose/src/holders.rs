@@ -30,7 +30,7 @@ const UNCOUNTED: u32 = u32::MAX;
 
 /// Makes room for the counts.
 pub(crate) fn make() -> std::io::Result<()> {
-    let memory = mappings::reserve_shared(MOST as usize * size_of::<AtomicU32>())?;
+    let memory = mappings::reserve(MOST as usize * size_of::<AtomicU32>(), libc::MAP_SHARED)?;
     COUNTS.store(memory.cast(), Ordering::Release);
     Ok(())
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // libc's calls, with memory of this module
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::buffer::Room;
 use crate::clock::{self, Instant};
 use crate::memory::{Pieces, VECTOR};
 use crate::real;
+use crate::signals;
 use crate::sockets::Promoted;
 
 /// What a look at the kernel connection found.
@@ -110,16 +112,8 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
 /// Drops up to `count` bytes; returns how many, and the error that was in the way, which the kernel tells once.
 pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
-    // that it is. Bells are few.
-    if count <= 64 { discard_into(fd, count, &mut [0; 64]) } else { discard_much(fd, count) }
-}
-
-#[cold]
-fn discard_much(fd: c_int, count: usize) -> (usize, Option<c_int>) {
-    discard_into(fd, count, &mut Room::take())
-}
-
-fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_int>) {
+    // that it is.
+    let mut room = Room::take();
     let mut dropped = 0;
     while dropped < count {
         let piece = (count - dropped).min(room.len());
@@ -188,96 +182,46 @@ pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
     usize::try_from(sent).map_err(|_| real::errno())
 }
 
-/// SO_RCVTIMEO or SO_SNDTIMEO, if it is set.
+/// SO_RCVTIMEO or SO_SNDTIMEO, if it is set. With one no signal has a call that waits restarted (signal(7)).
 pub(crate) fn limit(fd: c_int, name: c_int) -> Option<Duration> {
-    let mut limit = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut length = size_of_val(&limit) as u32;
-    // SAFETY: room for one timeval.
-    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut limit).cast(), &raw mut length) };
+    let limit = value(fd, libc::SOL_SOCKET, name, libc::timeval { tv_sec: 0, tv_usec: 0 })?;
     let micros = limit.tv_sec.saturating_mul(1_000_000).saturating_add(limit.tv_usec);
     (micros > 0).then(|| Duration::from_micros(micros.unsigned_abs()))
 }
 
-/// Whether a call that waits has such a timeout: no signal has it restarted then (signal(7)).
-pub(crate) fn has_limit(fd: c_int, name: c_int) -> bool {
-    limit(fd, name).is_some()
-}
-
-/// Waits until the socket can be read, by the mark that it has now. The error is errno: EAGAIN if the time is up.
-pub(crate) fn wait_for_bytes(fd: c_int, until: Option<Instant>) -> Result<(), i32> {
-    wait_for(fd, libc::POLLIN, until)
-}
-
-/// Waits until the socket has room. The error as for [`wait_for_bytes`].
-pub(crate) fn wait_for_room(fd: c_int, until: Option<Instant>) -> Result<(), i32> {
-    wait_for(fd, libc::POLLOUT, until)
-}
-
-fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
+/// Waits until the socket can be read (POLLIN), or has room (POLLOUT); it may come back before. The error is errno: EAGAIN
+/// if the time is up.
+pub(crate) fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
     let timeout = until.map_or(-1, |until| {
         let left = until.saturating_sub(clock::now());
         c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
     let mut one = libc::pollfd { fd, events, revents: 0 };
+    let handled = signals::handled();
     // SAFETY: one entry.
     match unsafe { real::poll(&raw mut one, 1, timeout) } {
         0 => Err(libc::EAGAIN),
         1.. => Ok(()),
         // RLIMIT_NOFILE is 0.
-        _ if real::errno() == libc::EINVAL => select_one(fd, events, until),
+        _ if real::errno() == libc::EINVAL => {
+            std::thread::sleep(Duration::from_millis(1));
+            if signals::handled() == handled { Ok(()) } else { Err(libc::EINTR) }
+        }
         _ => Err(real::errno()),
-    }
-}
-
-#[cold]
-fn select_one(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
-    let Some(place) = usize::try_from(fd).ok().filter(|place| *place < libc::FD_SETSIZE) else {
-        return Err(libc::EINVAL);
-    };
-    let mut set = [0u64; libc::FD_SETSIZE / u64::BITS as usize];
-    set[place / u64::BITS as usize] = 1 << (place % u64::BITS as usize);
-    let set = set.as_mut_ptr().cast();
-    let (read, write) = if events == libc::POLLIN { (set, null_mut()) } else { (null_mut(), set) };
-    let left = until.map(|until| until.saturating_sub(clock::now()));
-    let time = left.map(|left| libc::timespec {
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(left.subsec_nanos()),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a set that has the descriptor, and a time or null.
-    match unsafe { real::pselect(fd + 1, read, write, null_mut(), time, std::ptr::null()) } {
-        0 => Err(libc::EAGAIN),
-        1.. => Ok(()),
-        _ => Err(real::errno()),
-    }
-}
-
-/// Sends a bell. True: the kernel took it.
-pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
-    match send_now(fd, &[0]) {
-        Ok(_) => Ok(true),
-        Err(libc::EAGAIN) => Ok(false),
-        Err(errno) => Err(errno),
     }
 }
 
 /// Whether a call that finds nothing is told so: O_NONBLOCK, as it is now.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    let flags = flags(fd);
+    let flags = control(fd, libc::F_GETFL, 0);
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// O_NONBLOCK and its like.
-pub(crate) fn flags(fd: c_int) -> c_int {
-    // SAFETY: F_GETFL takes no argument.
-    unsafe { real::fcntl(fd, libc::F_GETFL, null_mut()) }
-}
-
-pub(crate) fn set_flags(fd: c_int, flags: c_int) {
-    // SAFETY: F_SETFL takes a number.
-    unsafe {
-        real::fcntl(fd, libc::F_SETFL, std::ptr::without_provenance_mut(flags.unsigned_abs() as usize))
-    };
+/// fcntl(2) with a number, or without an argument; less than 0: it failed.
+pub(crate) fn control(fd: c_int, command: c_int, number: c_int) -> c_int {
+    let number = std::ptr::without_provenance_mut(number.unsigned_abs() as usize);
+    // SAFETY: no command whose argument is an address is asked for.
+    unsafe { real::fcntl(fd, command, number) }
 }
 
 /// Closes `fd` and has it name what `other` does.
@@ -296,12 +240,9 @@ pub(crate) fn reset_at_close(fd: c_int) {
 /// What the close of the last descriptor brings, while there is another one elsewhere: RST over bytes that nobody
 /// read, and where the program asks for it; else FIN.
 pub(crate) fn end(fd: c_int) {
-    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut length = size_of::<libc::linger>() as u32;
-    let at = (&raw mut linger).cast();
-    // SAFETY: room for the option's value.
-    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, &raw mut length) };
-    let aborts = linger.l_onoff != 0 && linger.l_linger == 0;
+    let linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let linger = value(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
+    let aborts = linger.is_some_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0);
     if aborts || matches!(look(fd), Found::Bytes(_)) {
         return reset_now(fd);
     }
@@ -316,37 +257,39 @@ pub(crate) fn reset_now(fd: c_int) {
     unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) };
 }
 
-/// Whether the socket has a peer.
-pub(crate) fn is_connected(fd: c_int) -> bool {
-    real::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
+/// The Internet address of a socket.
+pub(crate) fn address(fd: c_int) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(real::borrow(fd)?).ok()?).ok()
+}
+
+/// That of its peer, if it has one.
+pub(crate) fn peer(fd: c_int) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(real::borrow(fd)?).ok()??).ok()
 }
 
 pub(crate) fn is_open(fd: c_int) -> bool {
-    // SAFETY: F_GETFD takes no argument.
-    unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
+    control(fd, libc::F_GETFD, 0) >= 0
 }
 
 /// Whether a program that takes this one's place gets the descriptor.
 pub(crate) fn is_inherited(fd: c_int) -> bool {
-    // SAFETY: F_GETFD takes no argument.
-    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) };
-    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    control(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
 }
 
 /// Whether such a program gets it from here on.
 pub(crate) fn set_close_at_exec(fd: c_int, closes: bool) {
-    let flags = if closes { libc::FD_CLOEXEC } else { 0 };
-    // SAFETY: F_SETFD takes a number.
-    unsafe {
-        real::fcntl(fd, libc::F_SETFD, std::ptr::without_provenance_mut(flags.unsigned_abs() as usize))
-    };
+    control(fd, libc::F_SETFD, if closes { libc::FD_CLOEXEC } else { 0 });
 }
 
 /// An option that is an int.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut length = size_of::<c_int>() as u32;
-    // SAFETY: room for one int.
+    value(fd, level, name, 0)
+}
+
+/// An option of integers, of which the kernel may write less than there is room for.
+fn value<T: Copy>(fd: c_int, level: c_int, name: c_int, mut value: T) -> Option<T> {
+    let mut length = size_of::<T>() as u32;
+    // SAFETY: room for the value.
     let status = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     (status == 0).then_some(value)
 }
@@ -362,12 +305,7 @@ pub(crate) fn has_filter(fd: c_int) -> bool {
 
 /// Which socket it is, for as long as the system runs; 0: none.
 pub(crate) fn cookie(fd: c_int) -> u64 {
-    let mut value = 0u64;
-    let mut length = size_of::<u64>() as u32;
-    let place = (&raw mut value).cast();
-    // SAFETY: room for the 64 bits of a cookie.
-    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, place, &raw mut length) };
-    value
+    value(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
 }
 
 /// Sets an option; what the kernel says to it does not matter.

@@ -73,7 +73,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     let possible = {
         let mut inner = sockets::at(number).lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-        let possible = promoted.can_leave(fd);
+        let possible = matches!(promoted.outlook(fd), Leaving::Bells(_));
         if !possible {
             promoted.shown_in_kernel = true;
             let _ = promoted.arm();
@@ -85,23 +85,13 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     }
 }
 
-/// Another program is about to take this one's place, with all descriptors that are not closed
-/// on exec(2). Returns those that it does not get, as [`before_spawn`] does; [`inherit_again`] follows if it fails.
-pub(crate) fn before_exec() -> Vec<(c_int, u64)> {
-    if vfork::borrows_sockets() {
-        // Its descriptors are not those of the table: what it duplicated was brought back then.
-        return Vec::new();
-    }
-    let mut kept = Vec::new();
-    for fd in inherited() {
-        if stays_here(fd, true) {
-            kernel::set_close_at_exec(fd, true);
-            kept.push((fd, kernel::cookie(fd)));
-        } else {
-            leave(fd);
-        }
-    }
-    kept
+/// Another program is about to be started, with all descriptors that are not closed on exec(2); `forked`: as [`stays_here`]
+/// has it. Returns those that it does not get, and which sockets they are: [`inherit_again`] follows.
+pub(crate) fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
+    let (kept, gone): (Vec<c_int>, Vec<c_int>) = inherited().partition(|fd| stays_here(*fd, forked));
+    kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true));
+    gone.into_iter().for_each(leave);
+    kept.into_iter().map(|fd| (fd, kernel::cookie(fd))).collect()
 }
 
 /// Programs get these again.
@@ -113,29 +103,19 @@ pub(crate) fn inherit_again(kept: Vec<(c_int, u64)>) {
     });
 }
 
-/// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
-/// those that it does not get, and which sockets they are. [`after_spawn`] follows.
-pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
+/// Has `call` start another program beside this one, with all descriptors that are not closed on exec(2).
+pub(crate) fn spawning<T>(call: impl FnOnce() -> T) -> T {
     if vfork::borrows_sockets() {
-        return Vec::new();
+        return call();
     }
     SPAWNS.fetch_add(1, Ordering::Relaxed);
-    let (kept, gone): (Vec<c_int>, Vec<c_int>) =
-        real::kept_errno(|| inherited().partition(|fd| stays_here(*fd, false)));
-    real::kept_errno(|| kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true)));
-    gone.into_iter().for_each(leave);
-    real::kept_errno(|| kept.into_iter().map(|fd| (fd, kernel::cookie(fd))).collect())
-}
-
-/// It was started, or not.
-pub(crate) fn after_spawn(kept: Vec<(c_int, u64)>) {
-    if vfork::borrows_sockets() {
-        return;
-    }
+    let kept = real::kept_errno(|| keep_here(false));
+    let result = call();
     // A program that another thread is just starting would get them.
     if SPAWNS.fetch_sub(1, Ordering::Relaxed) == 1 {
         inherit_again(kept);
     }
+    result
 }
 
 /// Threads that are starting programs.
@@ -200,7 +180,8 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
     // Nobody promotes it meanwhile.
     let mut inner = socket.lock();
     if let Some(promoted) = inner.promoted.as_deref_mut() {
-        promoted.connection.is_resetting(true);
+        // Before the reset, so that the other end's program gets the error.
+        promoted.connection.reads_no_more(true);
     }
     let status = call();
     match inner.promoted.as_deref_mut() {
@@ -209,12 +190,9 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
             real::kept_errno(|| promoter::keep_on_tcp(socket, socket.number()));
         }
         None => {}
-        // The kernel refused.
-        Some(promoted) if status != 0 => promoted.connection.is_resetting(false),
-        Some(promoted) => {
-            promoted.connection.reads_no_more();
-            real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel));
-        }
+        // The kernel refused. If the other end has seen it, that sends through the kernel from here on.
+        Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
+        Some(_) => real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel)),
     }
     status
 }
@@ -222,12 +200,13 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
 /// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
 pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, becomes: State) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
-    promoter::withdraw(promoted.token);
+    promoter::withdraw(promoted.token, false);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
     // Also of a set that it was taken out of, which nobody would tell later.
     sets::tell(&mut inner.interest);
     let set = inner.interest.set;
-    inner.end_as(becomes);
+    inner.becomes(becomes);
+    drop(inner);
     if set > 0 {
         sets::demoted(set - 1, socket.number());
     }
@@ -254,11 +233,6 @@ impl Promoted {
         }
         // Of nonsense that the other end wrote, whoever leaves is told.
         self.connection.outlook().unwrap_or(Leaving::Wait)
-    }
-
-    /// Whether all that nobody read can be had through the kernel.
-    fn can_leave(&mut self, fd: c_int) -> bool {
-        matches!(self.outlook(fd), Leaving::Bells(_))
     }
 
     /// Whether bytes that nobody read can be had in their order through the other end only, if at all, nor be left to an heir.

@@ -7,21 +7,26 @@
 //! sibling of the CPU that handles its SYN, unless its worker is away or behind: then to the shared
 //! listener, where any worker accepts it. accept(2) on the shared listener tries both.
 //!
-//! What fails or is not understood leaves a listener as it was (docs/listen.md).
+//! What fails or is not understood leaves a listener as it was (docs/listen.md). Calls of the program come here whether
+//! `--local-listen` was asked for or not: without it no descriptor is anything here.
+#![allow(unsafe_code)] // addresses and events lie in the program's memory, and options are of any kind
 
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed},
 };
+
+use libc::epoll_event;
 
 use crate::clock;
 use crate::kernel;
 use crate::real;
 
 mod listeners;
+mod names;
 mod places;
 mod sibling;
 mod steering;
@@ -32,69 +37,9 @@ pub(crate) use listeners::{
     hides_option, hold_still, leave_number, listened, made_set, received, set_option, shut_down, start,
     waits_otherwise,
 };
+use names::{LISTENERS, SETS, What, what};
+pub(crate) use names::{is_on, knows};
 use steering::Words;
-
-static ON: AtomicBool = AtomicBool::new(false);
-
-/// Whether `--local-listen` was asked for: all that other calls ask where it was not.
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    ON.load(Relaxed)
-}
-
-/// Descriptors with a higher number are not followed.
-const DESCRIPTORS: usize = 4096;
-/// Listeners of one process that are followed, and epoll sets that wait for any of them.
-const LISTENERS: usize = 32;
-const SETS: usize = 128;
-
-/// What a descriptor is to this module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Nothing,
-    Listener(usize),
-    Set(usize),
-    /// A descriptor of the library's own.
-    Own,
-    /// A socket that cannot have siblings.
-    Unique,
-}
-
-const OWN: u8 = 254;
-const UNIQUE: u8 = 255;
-const FIRST_SET: usize = 1 + LISTENERS;
-
-static WHAT: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
-
-#[inline]
-fn what(fd: c_int) -> What {
-    let Some(word) = WHAT.get(fd as usize) else { return What::Nothing };
-    match word.load(Relaxed) {
-        0 => What::Nothing,
-        OWN => What::Own,
-        UNIQUE => What::Unique,
-        set if usize::from(set) >= FIRST_SET => What::Set(usize::from(set) - FIRST_SET),
-        listener => What::Listener(usize::from(listener) - 1),
-    }
-}
-
-/// Whether a descriptor is a listener, waits for one, or is the library's own.
-pub(crate) fn knows(fd: c_int) -> bool {
-    what(fd) != What::Nothing
-}
-
-/// False: its number is too high.
-fn set_what(fd: c_int, what: What) -> bool {
-    let value = match what {
-        What::Nothing => 0,
-        What::Listener(number) => 1 + number,
-        What::Set(number) => FIRST_SET + number,
-        What::Own => OWN.into(),
-        What::Unique => UNIQUE.into(),
-    };
-    // LISTENERS and SETS leave 93 values unused.
-    WHAT.get(fd as usize).inspect(|word| word.store(value as u8, Relaxed)).is_some()
-}
 
 /// One listener's sibling in one epoll set. Zeroed memory is none.
 struct Member {
@@ -149,7 +94,8 @@ impl Member {
     #[inline]
     fn words(&self) -> Option<&'static Words> {
         // WORDS-PAIR: with `begin` of the listener, before which the words were made.
-        steering::words(self.words.load(Acquire))
+        // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
+        unsafe { self.words.load(Acquire).as_ref() }
     }
 
     /// What an accept returned of the sibling, which the steering program gets to know.
@@ -196,8 +142,10 @@ fn numbers(set: usize) -> impl Iterator<Item = usize> {
 /// # Safety
 ///
 /// As connect(2).
-#[allow(unsafe_code)] // the address lies in the program's memory
 pub(crate) unsafe fn connecting(fd: c_int, address: *const libc::sockaddr, length: libc::socklen_t) {
+    if !is_on() {
+        return;
+    }
     // SAFETY: the caller's promise.
     let Some(target) = (unsafe { places::named(address, length) }) else { return };
     let is_stream = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
@@ -211,14 +159,23 @@ pub(crate) unsafe fn connecting(fd: c_int, address: *const libc::sockaddr, lengt
 /// # Safety
 ///
 /// `call` returns how many events it has written to `events`, or less than 0.
-#[allow(unsafe_code)] // the events lie in the program's memory
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn around_wait(
     epfd: c_int,
-    events: *mut libc::epoll_event,
+    events: *mut epoll_event,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let What::Set(set) = what(epfd) else { return call() };
+    match what(epfd) {
+        // SAFETY: the caller's promise.
+        What::Set(set) => unsafe { in_set(set, events, call) },
+        _ => call(),
+    }
+}
+
+/// # Safety
+///
+/// As for [`around_wait`].
+unsafe fn in_set(set: usize, events: *mut epoll_event, call: impl FnOnce() -> c_int) -> c_int {
     WAITED_IN.set(set);
     if OUT_OF_SET[set].load(Relaxed) != 0 {
         real::kept_errno(|| listeners::settle(set));
@@ -230,36 +187,18 @@ pub(crate) unsafe fn around_wait(
     let found = call();
     let now = clock::nanoseconds();
     members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
-    match usize::try_from(found) {
-        Ok(found @ 1..) => {
-            let events = Events { first: events, found };
-            // SAFETY: the caller's promise; nobody else uses them before the call returns.
-            unsafe {
-                let found = merge(set, &events);
-                // Over what is left: it may take siblings out of the set, by which the
-                // events are merged.
-                count_ignored(set, &Events { found, ..events });
-                found as c_int
-            }
-        }
-        _ => found,
-    }
-}
-
-/// Events in the program's memory, which need not be aligned.
-struct Events {
-    first: *mut libc::epoll_event,
-    found: usize,
+    let Ok(count @ 1..) = usize::try_from(found) else { return found };
+    // SAFETY: the caller's promise; nobody else uses them before the call returns.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
+    let left = merge(set, events);
+    // Over what is left: it may take siblings out of the set, by which the events are merged.
+    count_ignored(set, &events[..left]);
+    left as c_int
 }
 
 /// A program that accepts by system calls of its own gets the shared queue's connections alone, and a sibling that is
 /// never asked is reported at each wait: such a listener loses its siblings.
-///
-/// # Safety
-///
-/// So many events can be read.
-#[allow(unsafe_code)] // they lie in the program's memory
-unsafe fn count_ignored(set: usize, events: &Events) {
+fn count_ignored(set: usize, events: &[epoll_event]) {
     /// A thread that leaves the accept to another one may wait some times meanwhile.
     const MOST: u32 = 64;
     for number in numbers(set) {
@@ -268,12 +207,8 @@ unsafe fn count_ignored(set: usize, events: &Events) {
             continue;
         }
         let data = member.data.load(Relaxed);
-        // SAFETY: the caller's promise.
-        let reports = |number| unsafe { events.first.add(number).read_unaligned().u64 == data };
-        if !(0..events.found).any(reports) {
-            continue;
-        }
-        if IGNORED[number].fetch_add(1, Relaxed) + 1 >= MOST {
+        let is_reported = events.iter().any(|event| event.u64 == data);
+        if is_reported && IGNORED[number].fetch_add(1, Relaxed) + 1 >= MOST {
             real::kept_errno(|| listeners::accepts_unseen(number));
         }
     }
@@ -281,35 +216,23 @@ unsafe fn count_ignored(set: usize, events: &Events) {
 
 /// A listener is reported once, as its set has it once: also where both its queues have connections. The program may
 /// free what the data points to at the first event.
-///
-/// # Safety
-///
-/// So many events can be read and written.
-#[allow(unsafe_code)] // they lie in the program's memory
-unsafe fn merge(set: usize, events: &Events) -> usize {
-    let mut left = events.found;
+fn merge(set: usize, events: &mut [epoll_event]) -> usize {
+    let mut left = events.len();
     for member in members(set) {
         let data = member.data.load(Relaxed);
         let (mut first, mut kept) = (None, 0);
         for number in 0..left {
-            // SAFETY: below `left`, which is never more than the caller's number; so are `first` and `kept`.
-            unsafe {
-                let event = events.first.add(number).read_unaligned();
-                match first {
-                    Some(first) if event.u64 == data => {
-                        let place = events.first.add(first);
-                        let of_first = place.read_unaligned();
-                        let bits = of_first.events | event.events;
-                        place.write_unaligned(libc::epoll_event { events: bits, ..of_first });
-                        continue;
-                    }
-                    None if event.u64 == data => first = Some(kept),
-                    _ => {}
+            let event = events[number];
+            match first {
+                Some(first) if event.u64 == data => {
+                    let of_first: &mut epoll_event = &mut events[first];
+                    of_first.events |= event.events;
+                    continue;
                 }
-                if kept < number {
-                    events.first.add(kept).write_unaligned(event);
-                }
+                None if event.u64 == data => first = Some(kept),
+                _ => {}
             }
+            events[kept] = event;
             kept += 1;
         }
         left = kept;
@@ -392,12 +315,11 @@ fn is_empty() -> bool {
 /// # Safety
 ///
 /// As epoll_ctl(2).
-#[allow(unsafe_code)] // the event lies in the program's memory
 pub(crate) unsafe fn control(
     epfd: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: *const epoll_event,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     let status = call();

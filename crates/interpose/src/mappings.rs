@@ -4,17 +4,9 @@
 use std::io;
 use std::ptr::null_mut;
 
-/// Zeroed memory that is there for good, and takes room only where it is used.
-pub(crate) fn reserve(len: usize) -> io::Result<*mut u8> {
-    map(len, libc::MAP_PRIVATE)
-}
-
-/// The same, shared with all that is forked from this process.
-pub(crate) fn reserve_shared(len: usize) -> io::Result<*mut u8> {
-    map(len, libc::MAP_SHARED)
-}
-
-fn map(len: usize, kind: i32) -> io::Result<*mut u8> {
+/// Zeroed memory that is there for good, and takes room only where it is used. `kind`: MAP_PRIVATE, or MAP_SHARED with all
+/// that is forked from this process.
+pub(crate) fn reserve(len: usize, kind: i32) -> io::Result<*mut u8> {
     // SAFETY: a new mapping, where nothing was.
     let memory = unsafe {
         libc::mmap(

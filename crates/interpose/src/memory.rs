@@ -17,6 +17,11 @@ fn is_memory<T>(address: *const T) -> bool {
     address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST && (signals::guards() || signals::begin())
 }
 
+/// Whether a program may have memory there: null is refused, too.
+fn is_plausible(base: *mut u8, len: usize) -> bool {
+    base.addr() >= LOWEST && base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST)
+}
+
 /// Whether a `T` lies there.
 #[inline(always)]
 pub(crate) fn is_readable<T>(address: *const T) -> bool {
@@ -162,24 +167,16 @@ impl<'a> Pieces<'a> {
         Pieces { left: self.left.min(limit), ..self }
     }
 
-    /// Whether a program may have memory there: null is refused, too.
-    #[inline]
-    pub(crate) fn is_plausible(self) -> bool {
-        self.ranges().all(|(base, len)| {
-            base.addr() >= LOWEST && base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST)
-        })
-    }
-
-    /// Whether it is there, all of it plausible.
+    /// Whether it is there, all of it.
     #[inline]
     pub(crate) fn is_readable(self) -> bool {
-        self.ranges().all(|(base, len)| faults::can_be_read(base, len))
+        self.ranges().all(|(base, len)| is_plausible(base, len) && faults::can_be_read(base, len))
     }
 
     /// Whether it is there and can be written.
     #[inline]
     pub(crate) fn is_writable(self) -> bool {
-        self.ranges().all(|(base, len)| faults::can_be_written(base, len))
+        self.ranges().all(|(base, len)| is_plausible(base, len) && faults::can_be_written(base, len))
     }
 
     fn ranges(self) -> impl Iterator<Item = (*mut u8, usize)> {

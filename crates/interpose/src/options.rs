@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
-use promote::Reason;
+use promote::{KernelEnd, Next, Reason};
 
 use crate::kernel;
 use crate::kernel_options;
@@ -131,12 +131,12 @@ pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     let is_in_ring = !promoted.connection.reads_from_kernel() && !promoted.connection.kernel_has_bytes();
     let in_kernel = if is_in_ring { 0 } else { promoted.look_behind_bells(fd) };
     let here = promoted.shows(in_kernel);
-    // A program that reads 0 waits: ask the kernel, whose event may have been reported.
-    let may_end = here == 0 || promoted.connection.peer_has_finished();
-    // The kernel reports a reset once, perhaps to this library.
-    let may_end = may_end && !promoted.connection.has_error();
-    let has_fin = || kernel::ends(fd) & (libc::POLLRDHUP | libc::POLLERR) as u32 == libc::POLLRDHUP as u32;
-    Some(here.saturating_add((may_end && has_fin()).into()))
+    // A program that reads 0 waits: ask the kernel, whose event may have been reported. That of one whose set checks its ring
+    // was not, unless the set took it from the kernel.
+    let is_asked =
+        |promoted: &mut Promoted| !promoted.is_hot() || std::mem::take(&mut promoted.kernel_reported);
+    let may_end = promoted.connection.peer_has_finished() || (here == 0 && is_asked(promoted));
+    Some(here.saturating_add((may_end && promoted.has_fin(fd)).into()))
 }
 
 /// FIONREAD of a promoted socket: bytes that reads would get at once. Programs that were told
@@ -152,22 +152,25 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
 }
 
 impl Promoted {
+    /// Whether FIN has come, or the reset of a peer that was killed, which the next read reports as FIN.
+    fn has_fin(&mut self, fd: c_int) -> bool {
+        // The kernel reports a reset once, perhaps to this library.
+        if self.connection.has_error() {
+            return false;
+        }
+        let ends = kernel::ends(fd);
+        if ends & libc::POLLERR as u32 == 0 {
+            return ends & libc::POLLRDHUP as u32 != 0;
+        }
+        self.look(fd);
+        matches!(self.connection.next(0), Ok(Next::End(KernelEnd::Finished)))
+    }
+
     /// The program is about to read how many bytes are here, so many of the kernel's among them.
     fn shows(&mut self, in_kernel: usize) -> c_int {
         // Protocol violations by the peer are reported by the next read.
         let here = self.connection.here(in_kernel).map_or(0, |here| here.readable);
         self.shown = self.shown.max(self.connection.taken() + here);
         c_int::try_from(here).unwrap_or(c_int::MAX)
-    }
-}
-
-/// FIONBIO and F_SETFL: what the program asked for.
-pub(crate) fn nonblocking(socket: &Socket, on: bool) {
-    let changed = socket.nonblocking.swap(on, Relaxed) != on;
-    if changed
-        && socket.state() == State::Promoted
-        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
-    {
-        promoted.waits_anew();
     }
 }

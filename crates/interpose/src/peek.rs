@@ -3,11 +3,13 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use libc::iovec;
 use ring::{Ahead, Lane};
 
 use crate::call_limit::CallLimit;
+use crate::clock;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::receive::{Outcome, receive_some};
@@ -21,12 +23,15 @@ pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
     flags & (BOTH | libc::MSG_DONTWAIT) == BOTH && !socket.nonblocking.load(Ordering::Relaxed)
 }
 
+/// Between two checks of a call that waits for more than the first byte, which few programs make.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Looks until all is here that there is room for, or no more will be; what was seen is told before any error. `None`: the
 /// socket is not promoted, after all.
 #[cold]
 pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
     let handled = signals::handled();
-    let mut limit = CallLimit::of_receive();
+    let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     let (mut seen, mut last) = (0, false);
     let mut kept = None;
     loop {
@@ -40,19 +45,14 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         if last || seen == 0 || seen >= into.left {
             return Some(Ok(seen));
         }
-        let mut inner = socket.lock();
-        let promoted = inner.promoted.as_deref_mut()?;
-        promoted.is_awaited_here();
-        let enough = promoted.arm_for(fd, into.left);
-        promoted.is_slept_on();
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
-        drop(inner);
-        last =
-            enough || signals::handled() != handled || kernel::wait_for_bytes(fd, limit.until(fd)).is_err();
-        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
-            promoted.is_used();
-            promoted.unmark(fd);
+        // What came before that is seen once more.
+        last = kernel::has_ended(fd)
+            || signals::handled() != handled
+            || limit.until(fd).is_some_and(|until| clock::now() >= until);
+        if !last {
+            std::thread::sleep(PAUSE);
         }
     }
 }
@@ -78,7 +78,7 @@ impl Promoted {
         if flags & libc::MSG_TRUNC != 0 {
             return Ok(filled.left);
         }
-        if !(filled.is_plausible() && filled.is_writable()) {
+        if !filled.is_writable() {
             return Err(libc::EFAULT);
         }
         let bytes = self.bytes_ahead(&ahead, &peek_in_kernel(fd, of_kernel as usize), filled.left);

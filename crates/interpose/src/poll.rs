@@ -85,8 +85,8 @@ impl Waited for [pollfd] {
     fn correct(&mut self) -> c_int {
         let mut ready = 0;
         for fd in self {
-            if let Some(Truth { readable, failed }) =
-                (fd.events & IN != 0).then(|| judge(fd.fd, fd.revents & IN != 0)).flatten()
+            if fd.events & IN != 0
+                && let Some((readable, failed)) = judge(fd.fd, fd.revents & IN != 0)
             {
                 let (has, error) =
                     (if readable { fd.events & IN } else { 0 }, if failed { libc::POLLERR } else { 0 });
@@ -272,19 +272,13 @@ fn woke<W: Waited + ?Sized>(fds: &W) {
     }
 }
 
-/// What is true of a descriptor.
-pub(crate) struct Truth {
-    pub(crate) readable: bool,
-    /// The kernel has reported the error to the library, and does not report it again.
-    pub(crate) failed: bool,
-}
-
-/// What the kernel reported of a descriptor, with the ring's bytes added and doorbells ignored. `None`: the kernel's report
-/// stands.
-pub(crate) fn judge(fd: c_int, said: bool) -> Option<Truth> {
-    with((fd, said), |promoted, fd| Truth {
-        readable: has_bytes(promoted) || (said && has_news(promoted, fd)),
-        failed: promoted.connection.has_error(),
+/// Whether a descriptor can be read, which the kernel said or not, with the ring's bytes added and doorbells ignored; and
+/// whether it has failed, which the kernel has reported to the library and does not report again. `None`: the kernel's
+/// report stands.
+pub(crate) fn judge(fd: c_int, said: bool) -> Option<(bool, bool)> {
+    with((fd, said), |promoted, fd| {
+        let readable = has_bytes(promoted) || (said && has_news(promoted, fd));
+        (readable, promoted.connection.has_error())
     })
 }
 
@@ -301,11 +295,7 @@ fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
 unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
     let time = match limit {
         Limit::Never => None,
-        // Longer than any machine runs, if it does not fit.
-        Limit::After(limit) => Some(timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        }),
+        Limit::After(limit) => Some(clock::timespec(limit)),
     };
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: a time or null, and the caller's mask.

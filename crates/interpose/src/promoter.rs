@@ -1,7 +1,6 @@
 //! This process and the monitor: which connections are offered, and what becomes of them.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,10 +13,12 @@ use sys::mapping::SharedMapping;
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds, nanoseconds};
 use crate::family;
+use crate::kernel;
 use crate::kernel_options;
 use crate::mode;
 use crate::pages;
 use crate::real::{self, borrow};
+use crate::report;
 use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::signals::{self, Quiet};
@@ -107,7 +108,7 @@ thread_local! {
 pub(crate) fn start(settings: Settings) {
     mode::set(settings.mode);
     family::make();
-    with(|promoter| *promoter = Some(Promoter::new(settings)));
+    alone(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
 /// The descriptor that is our own, which the program does not know of.
@@ -115,11 +116,9 @@ pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
-/// All of them, by number.
+/// All of them.
 pub(crate) fn all_hidden() -> impl Iterator<Item = i32> {
-    let mut all = [hidden(), sets::hidden()];
-    all.sort_unstable();
-    all.into_iter().flatten()
+    [hidden(), sets::hidden()].into_iter().flatten()
 }
 
 /// Whether this is that one, and it is the program that names it: our own close of it comes by
@@ -132,22 +131,16 @@ pub(crate) fn is_hidden(fd: i32) -> bool {
 /// Offers nothing from here on, and hears no answers.
 pub(crate) fn stop() {
     mode::set(Mode::Off);
-    stop_meeting();
+    with(Promoter::disconnect);
 }
 
-fn stop_meeting() {
-    with(|promoter| {
-        if let Some(promoter) = promoter {
-            promoter.disconnect();
-        }
-    });
-}
-
-/// Runs with the promoter, unless another thread has it, or this one: a signal handler.
-fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
-    let result = alone(run)?;
-    withdrawals::promoter_is_free();
-    Some(result)
+/// Runs with the promoter, unless another thread has it, or this one: a signal handler. False: so it was.
+fn with(run: impl FnOnce(&mut Promoter)) -> bool {
+    let ran = alone(|promoter| promoter.as_mut().map(run)).is_some();
+    if ran {
+        withdrawals::promoter_is_free();
+    }
+    ran
 }
 
 fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
@@ -225,11 +218,7 @@ fn await_answer(socket: &'static Socket, number: u32) {
         if rustix::event::poll(&mut monitor, Some(&left)).is_err() {
             return;
         }
-        with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.answers();
-            }
-        });
+        with(Promoter::answers);
     }
 }
 
@@ -248,12 +237,7 @@ fn offer(socket: &'static Socket, number: u32) -> bool {
         look_later(socket);
         return true;
     }
-    with(|promoter| {
-        if let Some(promoter) = promoter {
-            promoter.offer(socket, number);
-        }
-    })
-    .is_some()
+    with(|promoter| promoter.offer(socket, number))
 }
 
 /// Whether an answer of the monitor is expected at any moment.
@@ -275,16 +259,9 @@ fn take_answers() {
         true => nanoseconds() < ASK_AT.load(Ordering::Relaxed),
         false => milliseconds() < ASKED_FROM.load(Ordering::Relaxed),
     };
-    if is_early {
-        return;
+    if !is_early {
+        real::kept_errno(|| with(Promoter::answers));
     }
-    real::kept_errno(|| {
-        with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.answers();
-            }
-        })
-    });
 }
 
 /// A socket that was offered is gone, or no longer wants an answer.
@@ -292,13 +269,8 @@ pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     if answered(socket, State::Kernel)
         && let Some(token) = token(socket, number)
     {
-        withdrawals::take_back(token, true);
+        withdraw(token, true);
     }
-}
-
-/// An offered socket was promoted.
-pub(crate) fn answer_came() {
-    WAITING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A socket is not to be promoted any more; one that was already stays so.
@@ -331,13 +303,11 @@ pub(crate) fn forked() {
     IMPATIENT.store(false, Ordering::Relaxed);
     withdrawals::forget();
     with(|promoter| {
-        if let Some(promoter) = promoter {
-            // Closes the child's copy of the descriptor.
-            promoter.client = None;
-            promoter.kept.clear();
-            promoter.unmet = 0;
-            promoter.leave_out = 0;
-        }
+        // Closes the child's copy of the descriptor.
+        promoter.client = None;
+        promoter.kept.clear();
+        promoter.unmet = 0;
+        promoter.leave_out = 0;
     });
 }
 
@@ -347,7 +317,7 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
-        let options = Options::from_environment(&program_name());
+        let options = Options::from_environment(&report::program_name());
         Promoter {
             settings,
             options,
@@ -386,12 +356,7 @@ impl Promoter {
         let raw = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(raw) else { return };
         look_later(socket);
-        let (Some(local), Some(peer)) = (
-            address(rustix::net::getsockname(fd).ok()),
-            address(rustix::net::getpeername(fd).ok().flatten()),
-        ) else {
-            return;
-        };
+        let (Some(local), Some(peer)) = (kernel::address(raw), kernel::peer(raw)) else { return };
         // One that this process was forked with counts here from now on.
         stats::begins(socket);
         let admitted = self.settings.admits(local.port(), peer.port());
@@ -596,10 +561,13 @@ impl Promoter {
             return;
         }
         real::look_up();
-        if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
-            stats::stays(socket, why);
-            answered(socket, State::Kernel);
-            self.withdraw(token, false);
+        match adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
+            Ok(()) => drop(WAITING.fetch_sub(1, Ordering::Relaxed)),
+            Err(why) => {
+                stats::stays(socket, why);
+                answered(socket, State::Kernel);
+                self.withdraw(token, false);
+            }
         }
     }
 }
@@ -628,13 +596,4 @@ fn offered(token: Token) -> Option<&'static Socket> {
     let socket = sockets::get(token.get() as u32)?;
     let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
     (same && socket.state() == State::Offered).then_some(socket)
-}
-
-/// As the program was called; a file of many names has no better one.
-pub(crate) fn program_name() -> String {
-    rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {
-    SocketAddr::try_from(address?).ok()
 }

@@ -13,7 +13,6 @@ use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::memory::{Pieces, piece};
-use crate::options;
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
@@ -21,6 +20,7 @@ use crate::signals;
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::spin::{Sleep, Wait};
 use crate::stats::{COUNTERS, count};
+use crate::waiters;
 
 /// What one call came to: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
@@ -41,7 +41,7 @@ pub(crate) fn receive(
         return peek::all(socket, fd, into, flags);
     }
     let mut kept = None;
-    let mut limit = CallLimit::of_receive();
+    let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
         let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
@@ -143,13 +143,11 @@ pub(crate) fn receive_some(
         if promoted.waits_in_kernel(flags) {
             asked = true;
             let at = promoted.connection.read_of_kernel();
-            // Before poll(2), which keeps to the mark.
-            promoted.unmark(fd);
             promoted.is_slept_on();
             drop(inner);
             let waited = limit.next_wait(fd).and_then(|until| match until {
                 None => Ok(0),
-                Some(_) => kernel::wait_for_bytes(fd, until).map(|()| libc::MSG_DONTWAIT),
+                Some(_) => kernel::wait_for(fd, libc::POLLIN, until).map(|()| libc::MSG_DONTWAIT),
             });
             let count = match waited {
                 Ok(now) => kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK | now),
@@ -195,10 +193,6 @@ pub(crate) fn receive_some(
             Err(errno) => return Some(Err(errno)),
         }
         promoted.ring_unseen(fd);
-        if until.is_some() {
-            // Before poll(2), which keeps to the mark.
-            promoted.unmark(fd);
-        }
         let owes = promoted.owes_bells();
         drop(inner);
         if owes {
@@ -206,19 +200,19 @@ pub(crate) fn receive_some(
             std::thread::sleep(PAUSE);
         }
         promoter::answers();
-        if signals::end_a_wait(handled, || !kernel::has_limit(fd, libc::SO_RCVTIMEO)) {
+        if signals::end_a_wait(handled, || kernel::limit(fd, libc::SO_RCVTIMEO).is_none()) {
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
         slept = Some(Sleep::begin());
         let waited = match until {
             None => kernel::wait(fd, flags),
-            Some(_) => kernel::wait_for_bytes(fd, until),
+            Some(_) => kernel::wait_for(fd, libc::POLLIN, until),
         };
         if let Err(errno) = waited {
             if errno == libc::EAGAIN && until.is_none() {
                 // O_NONBLOCK was set where nobody saw it.
-                options::nonblocking(socket, true);
+                waiters::nonblocking(socket, true);
             }
             return Some(Err(failed(socket, errno, told)));
         }
@@ -247,7 +241,6 @@ fn finish(
 ) -> Result<(usize, bool), i32> {
     let in_a_set = inner.interest.sets > 0;
     let Some(promoted) = inner.promoted.as_deref_mut() else { return outcome.map(|count| (count, false)) };
-    promoted.unmark(fd);
     let taken = promoted.connection.taken();
     if flags & libc::MSG_PEEK != 0 {
         promoted.shown = promoted.shown.max(taken + outcome.map_or(0, |count| count as u64));
@@ -440,7 +433,7 @@ impl Promoted {
             Ok(Next::Ring(here)) => into.at_most(here),
             _ => return Err(libc::ECONNRESET),
         };
-        if flags & libc::MSG_TRUNC == 0 && !(filled.is_plausible() && filled.is_writable()) {
+        if flags & libc::MSG_TRUNC == 0 && !filled.is_writable() {
             return Err(libc::EFAULT);
         }
         if flags & libc::MSG_PEEK != 0 {
@@ -486,6 +479,13 @@ impl Promoted {
         let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
         (self.armed, self.hot) = (!news, false);
         Ok(news)
+    }
+
+    /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
+    pub(crate) fn arm_to_sleep(&mut self) -> bool {
+        self.is_used();
+        self.connection.rings_each(false);
+        self.arm().unwrap_or(true)
     }
 
     /// Looked at by the thread that waits for it, which tells when it no longer does.
@@ -639,7 +639,7 @@ impl Promoted {
     pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
         count(&COUNTERS.corrupt, 1);
         // Else the other end might find that it has everything, and take the reset for this end's death.
-        self.connection.reads_no_more();
+        self.connection.reads_no_more(true);
         kernel::reset_now(fd);
         self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));
         libc::ECONNRESET

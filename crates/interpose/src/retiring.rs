@@ -39,7 +39,7 @@ impl Promoted {
             return Ok(());
         }
         self.connection.rest()?;
-        family::does_not_pay(self.worth.rest());
+        family::does_not_pay(self.worth.rest);
         if self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
         }
@@ -75,7 +75,7 @@ impl Promoted {
 #[cold]
 pub(crate) fn retire(socket: &'static Socket, inner: Guard<'_>, fd: c_int, at: TcpPositions) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
-    let retreats = if promoted.worth.has_paid() { 1 } else { socket.retreats.load(Ordering::Relaxed) + 1 };
+    let retreats = if promoted.worth.has_paid { 1 } else { socket.retreats.load(Ordering::Relaxed) + 1 };
     count(&COUNTERS.retired, 1);
     socket.retreats.store(retreats, Ordering::Relaxed);
     socket.sent.store(at.written, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use libc::{fd_set, sigset_t, timespec};
 
 use crate::epoll::Limit;
 use crate::memory::{are_readable, are_writable};
-use crate::poll::{self, Truth};
+use crate::poll;
 use crate::real;
 use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
@@ -30,14 +30,6 @@ impl Sets {
 
 const MOST: usize = libc::FD_SETSIZE;
 
-/// # Safety
-///
-/// `set` is null or a set.
-unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
-    // SAFETY: the caller's promise; fd is below FD_SETSIZE.
-    !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
-}
-
 /// The descriptors that are asked for reading; none, if that cannot be found out.
 ///
 /// # Safety
@@ -46,8 +38,9 @@ unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
 pub(crate) unsafe fn asked_to_read(count: c_int, sets: Sets) -> impl Iterator<Item = c_int> {
     let lie_there = usize::try_from(count)
         .is_ok_and(|count| count <= MOST && sets.lie_there(count, |word, words| are_readable(word, words)));
-    // SAFETY: the caller's promise.
-    (0..if lie_there { count } else { 0 }).filter(move |&fd| unsafe { has(sets.read, fd) })
+    let asks = lie_there && !sets.read.is_null();
+    // SAFETY: the caller's promise; each is below FD_SETSIZE.
+    (0..if asks { count } else { 0 }).filter(move |&fd| unsafe { libc::FD_ISSET(fd, sets.read) })
 }
 
 /// Whether a promoted socket is asked for reading.
@@ -126,10 +119,8 @@ impl poll::Waited for Waited {
             for bit in bits(self.asked[TO_READ][place]) {
                 let fd = place as c_int * u64::BITS as c_int + bit;
                 let bit = 1 << bit;
-                let Some(Truth { readable, failed }) = poll::judge(fd, self.said[TO_READ][place] & bit != 0)
-                else {
-                    continue;
-                };
+                let said = self.said[TO_READ][place] & bit != 0;
+                let Some((readable, failed)) = poll::judge(fd, said) else { continue };
                 self.said[TO_READ][place] &= !bit;
                 if readable || failed {
                     self.said[TO_READ][place] |= bit;

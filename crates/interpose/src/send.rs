@@ -21,6 +21,9 @@ use crate::stats::{COUNTERS, count};
 /// How long a full ring is waited for while its reader makes progress: copying on is cheaper
 /// than a way round through the kernel.
 const PATIENCE: Duration = Duration::from_micros(50);
+/// Bytes of a message that goes into the ring as a whole or not at all: bytes of another thread or process would come into
+/// the middle of one. The kernel takes such a message in one piece.
+const WHOLE: usize = 4096;
 /// Looks between two questions for the time.
 const LOOKS: u32 = 32;
 
@@ -55,7 +58,7 @@ pub(crate) fn send(
     done: &mut usize,
 ) -> Option<Outcome> {
     let mut deadline: Option<Instant> = None;
-    let mut limit = CallLimit::of_send();
+    let mut limit = CallLimit::of(libc::SO_SNDTIMEO);
     let mut looks = 0u32;
     let mut kept = None;
     let mut handled = signals::handled();
@@ -80,7 +83,7 @@ pub(crate) fn send(
                     return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
                 }
                 if signals::handled() != handled {
-                    let restarts = || *done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
+                    let restarts = || *done == 0 && kernel::limit(fd, libc::SO_SNDTIMEO).is_none();
                     if socket.blocks(flags) && signals::end_a_wait(handled, restarts) {
                         return Some(if *done > 0 { Ok(*done) } else { Err(libc::EINTR) });
                     }
@@ -100,7 +103,7 @@ pub(crate) fn send(
             Step::Blocked => {
                 drop(inner);
                 let room = if socket.blocks(flags) && *done == 0 {
-                    limit.next_wait(fd).and_then(|_| kernel::wait_for_room(fd, limit.until(fd)))
+                    limit.next_wait(fd).and_then(|_| kernel::wait_for(fd, libc::POLLOUT, limit.until(fd)))
                 } else {
                     Err(libc::EAGAIN)
                 };
@@ -118,7 +121,9 @@ pub(crate) fn send(
                 // A call that waits again sends what there is room for, until the time is up.
                 let room = match socket.blocks(flags).then(|| limit.next_wait(fd)) {
                     None | Some(Ok(None)) => Ok(0),
-                    Some(Ok(until)) => kernel::wait_for_room(fd, until).map(|()| libc::MSG_DONTWAIT),
+                    Some(Ok(until)) => {
+                        kernel::wait_for(fd, libc::POLLOUT, until).map(|()| libc::MSG_DONTWAIT)
+                    }
                     Some(Err(errno)) => Err(errno),
                 };
                 let (sent, errno) = match room {
@@ -178,9 +183,6 @@ impl Promoted {
         {
             return step;
         }
-        if !from.is_plausible() {
-            return Step::Failed(libc::EFAULT);
-        }
         // The kernel holds it back, for 200 ms at most, unless more bytes follow there.
         let is_held_back = self.corked || self.held || flags & libc::MSG_MORE != 0;
         if !self.connection.stays_with_kernel() && !is_held_back {
@@ -188,6 +190,7 @@ impl Promoted {
             if !rest.is_readable() {
                 return Step::Failed(libc::EFAULT);
             }
+            let whole = rest.left.min(WHOLE);
             if self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
                     Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
@@ -195,10 +198,11 @@ impl Promoted {
                 }
             }
             let idle = self.connection.kernel_is_idle();
-            let sent = match self.connection.send(rest.sources(), rest.left, idle) {
-                Ok(sent) => sent,
-                Err(_) => return Step::Failed(self.corrupt(fd)),
+            let sent = match self.connection.has_room(whole) {
+                Ok(has_room) if !has_room || rest.left < whole => Ok(0),
+                _ => self.connection.send(rest.sources(), rest.left, idle),
             };
+            let Ok(sent) = sent else { return Step::Failed(self.corrupt(fd)) };
             if sent > 0 {
                 *done += sent;
                 let rung = self.ring_bell(fd);
@@ -268,9 +272,9 @@ impl Promoted {
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
         if self.connection.lies_unseen() {
             count(&COUNTERS.bells, 1);
-            match kernel::ring(fd) {
-                Ok(true) => self.connection.bell_was_taken(),
-                Ok(false) | Err(_) => self.connection.kernel_refused(),
+            match kernel::send_now(fd, &[0]) {
+                Ok(_) => self.connection.bell_was_taken(),
+                Err(_) => self.connection.kernel_refused(),
             }
         }
     }
@@ -289,10 +293,10 @@ impl Promoted {
         self.connection.wakes_at(clock::nanoseconds());
         let mut deadline = None;
         loop {
-            match kernel::ring(fd) {
-                Ok(true) => return true,
-                Ok(false) if self.connection.is_looked_for_behind_tcp() => return false,
-                Ok(false) => {}
+            match kernel::send_now(fd, &[0]) {
+                Ok(_) => return true,
+                Err(libc::EAGAIN) if self.connection.is_looked_for_behind_tcp() => return false,
+                Err(libc::EAGAIN) => {}
                 Err(_) => {
                     // The connection ended meanwhile: the next send hears it from the kernel.
                     self.connection.kernel_sends();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use ring::layout::SLEEPERS;
 use rustc_hash::FxHashMap;
 
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 use crate::free_list::FreeList;
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
@@ -20,14 +20,16 @@ use crate::sockets::{self, Interest};
 mod changes;
 mod looks;
 mod members;
+mod ready;
 mod shots;
 mod waking;
 
 pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
-    settle, take_out, tell, watched_from_outside,
+    take_out, tell, watched_from_outside,
 };
-pub(crate) use waking::{hidden, leave_number, prepare, without_own};
+pub(crate) use ready::{hidden, leave_number, prepare};
+pub(crate) use waking::without_own;
 
 /// The most sets of one process that are followed.
 const MOST: usize = 4096;
@@ -38,6 +40,7 @@ pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
 /// One epoll set.
+#[derive(Default)]
 pub(crate) struct Set {
     lock: Lock,
     /// Descriptors that name it.
@@ -65,6 +68,7 @@ pub(crate) struct Set {
 // SAFETY: `inner` is reached through `Guard` only, which holds the lock.
 unsafe impl Sync for Set {}
 
+#[derive(Default)]
 pub(crate) struct Inner {
     number: u32,
     /// Sockets that waits look at: their numbers.
@@ -113,46 +117,15 @@ static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn add() -> Option<u32> {
     if let Some(number) = FREE.take(|number| &at(number).next_free) {
         at(number).names.store(1, Ordering::Relaxed);
-        // A fork may have found it among those that are no more.
-        let mut inner = at(number).lock();
-        (inner.crowd, inner.awaited) = (false, false);
         return Some(number);
     }
     let number = USED.fetch_add(1, Ordering::Relaxed);
     let place = SETS.get(number as usize)?;
     let set = Set {
-        lock: Lock::new(),
         names: AtomicU32::new(1),
         epfd: AtomicI32::new(-1),
-        promoted: AtomicU32::new(0),
-        untold: AtomicU32::new(0),
-        has_sockets: AtomicBool::new(false),
-        mixed: AtomicBool::new(false),
-        unaware: AtomicU32::new(0),
-        is_numbered: AtomicBool::new(false),
-        was_woken: AtomicBool::new(false),
-        next_free: AtomicU32::new(0),
-        inner: UnsafeCell::new(Inner {
-            number,
-            list: Vec::new(),
-            by_data: FxHashMap::default(),
-            others: FxHashMap::default(),
-            hides: false,
-            ambiguous: false,
-            untold: Vec::new(),
-            sleeper: None,
-            waiting: 0,
-            awaited: false,
-            watched: false,
-            in_a_set: false,
-            crowd: false,
-            wakes: false,
-            turn: 0,
-            asked_kernel: clock::now(),
-            kernel_is_due: true,
-            kernels_turn: false,
-            called_at: 0,
-        }),
+        inner: UnsafeCell::new(Inner::new(number)),
+        ..Set::default()
     };
     place.store(Box::into_raw(Box::new(set)), Ordering::Release);
     Some(number)
@@ -180,8 +153,6 @@ pub(crate) fn remove(number: u32) -> bool {
             }
         }
     }
-    inner.untold.clear();
-    inner.ambiguous = false;
     let here = number + 1;
     let mut come_back = Vec::new();
     let mut forget = |socket_number: u32| {
@@ -204,18 +175,15 @@ pub(crate) fn remove(number: u32) -> bool {
     if at(number).has_sockets.swap(false, Ordering::Relaxed) {
         sockets::all().for_each(|(number, _)| forget(number));
     }
-    inner.by_data.clear();
-    inner.others.clear();
-    inner.hides = false;
-    at(number).mixed.store(false, Ordering::SeqCst);
-    inner.waiting = 0;
-    (inner.crowd, inner.wakes) = (false, false);
-    (inner.watched, inner.in_a_set) = (false, false);
-    at(number).is_numbered.store(false, Ordering::Relaxed);
-    at(number).was_woken.store(false, Ordering::Relaxed);
-    if let Some(sleeper) = inner.sleeper.take() {
+    if let Some(sleeper) = inner.sleeper {
         TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
     }
+    *inner = Inner::new(number);
+    let set = at(number);
+    set.mixed.store(false, Ordering::SeqCst);
+    set.untold.store(0, Ordering::Relaxed);
+    set.is_numbered.store(false, Ordering::Relaxed);
+    set.was_woken.store(false, Ordering::Relaxed);
     drop(inner);
     for (left, socket) in come_back {
         changes::come_back(left, socket);
@@ -233,30 +201,31 @@ pub(crate) fn at(number: u32) -> &'static Set {
 
 /// Before a fork: the child has the kernel's sets, too.
 pub(crate) fn about_to_fork() {
-    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
-        let set = place.load(Ordering::Acquire);
-        if !set.is_null() {
-            // SAFETY: as for `at`.
-            unsafe { &*set }.lock().tell_kernel();
-        }
-    }
+    all().for_each(|set| set.lock().tell_kernel());
+}
+
+fn all() -> impl Iterator<Item = &'static Set> {
+    let used = SETS.iter().take(USED.load(Ordering::Relaxed) as usize);
+    // SAFETY: as for `at`; null where one is just being made.
+    used.filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
 }
 
 /// In the child of a fork.
 pub(crate) fn forked() {
     FREE.reset();
-    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
-        let set = place.load(Ordering::Acquire);
-        if !set.is_null() {
-            // SAFETY: as for `at`.
-            let set = unsafe { &*set };
-            set.lock.reset();
-            let mut inner = set.lock();
-            inner.waiting = 0;
-            set.is_numbered.store(false, Ordering::Relaxed);
-            // The kernel's set is the parent's, too, who looks at its sockets.
-            inner.crowd = true;
-        }
+    for set in all() {
+        set.lock.reset();
+        let mut inner = set.lock();
+        inner.waiting = 0;
+        set.is_numbered.store(false, Ordering::Relaxed);
+        // The kernel's set is the parent's, too, who looks at its sockets: unless it is a set no more.
+        inner.crowd = set.names.load(Ordering::Relaxed) > 0;
+    }
+}
+
+impl Inner {
+    fn new(number: u32) -> Inner {
+        Inner { number, kernel_is_due: true, ..Inner::default() }
     }
 }
 

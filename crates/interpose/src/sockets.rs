@@ -180,6 +180,8 @@ pub(crate) struct Promoted {
     /// Sleeps of its set since bytes came, and looks.
     pub(crate) quiet: u8,
     pub(crate) in_vain: u8,
+    /// A set reported what the kernel said of it since the kernel was asked for the end of the stream.
+    pub(crate) kernel_reported: bool,
     /// TCP_CORK.
     pub(crate) corked: bool,
     /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.
@@ -188,8 +190,6 @@ pub(crate) struct Promoted {
     pub(crate) leaves_once_read: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
-    /// The kernel's SO_RCVLOWAT; 0: it was left alone.
-    pub(crate) kernel_mark: i32,
     /// SO_COOKIE: which socket it is, whatever its number.
     pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,
@@ -230,7 +230,7 @@ fn make_chunk(chunk: usize) -> io::Result<()> {
     if !RECORDS[chunk].load(Ordering::Acquire).is_null() {
         return Ok(());
     }
-    let memory = reserve(LENGTH)?;
+    let memory = reserve(LENGTH, libc::MAP_PRIVATE)?;
     // CHUNK-PAIR: release the zeroes to the threads that load the chunk.
     let first =
         RECORDS[chunk].compare_exchange(null_mut(), memory.cast(), Ordering::AcqRel, Ordering::Acquire);
@@ -288,22 +288,20 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.generation.fetch_add(1, Ordering::Relaxed);
     socket.names.store(1, Ordering::Relaxed);
     socket.fd.store(fd, Ordering::Relaxed);
-    socket.busy.store(0, Ordering::Relaxed);
     socket.sent.store(0, Ordering::Relaxed);
     socket.received.store(0, Ordering::Relaxed);
-    socket.messages_sent.store(0, Ordering::Relaxed);
-    socket.messages_received.store(0, Ordering::Relaxed);
+    let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.look_at];
+    words
+        .into_iter()
+        .chain([&socket.patience, &socket.retreats])
+        .for_each(|word| word.store(0, Ordering::Relaxed));
+    [&socket.hears, &socket.tells_unread, &socket.awaited, &socket.may_have_options]
+        .into_iter()
+        .for_each(|flag| flag.store(false, Ordering::Relaxed));
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
     socket.holders.reset();
-    socket.hears.store(false, Ordering::Relaxed);
-    socket.tells_unread.store(false, Ordering::Relaxed);
-    socket.awaited.store(false, Ordering::Relaxed);
-    socket.may_have_options.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
-    socket.look_at.store(0, Ordering::Relaxed);
     socket.word.store(0, Ordering::Relaxed);
-    socket.patience.store(0, Ordering::Relaxed);
-    socket.retreats.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     Some((number, socket))
 }
@@ -334,19 +332,14 @@ pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
     (0..USED.load(Ordering::Acquire)).map(|number| (number, at(number)))
 }
 
-/// In the child of a fork: locks that other threads of the parent held are nobody's here.
-pub(crate) fn reset_locks() {
+/// In the child of a fork: locks that other threads of the parent held are nobody's here, what is promoted is the
+/// parent's until it is used here, and connections count there.
+pub(crate) fn forked() {
     FREE.reset();
-    all().for_each(|(_, socket)| socket.lock.reset());
-}
-
-/// In the child of a fork: what is promoted is the parent's until it is used here, and connections count there.
-pub(crate) fn inherit() {
     for (_, socket) in all() {
+        socket.lock.reset();
         socket.word.store(0, Ordering::Relaxed);
-        if let Some(promoted) =
-            socket.try_lock_alone().as_mut().and_then(|inner| inner.promoted.as_deref_mut())
-        {
+        if let Some(promoted) = socket.lock_alone().promoted.as_deref_mut() {
             promoted.inherited = true;
             promoted.slept_by = 0;
         }
@@ -519,17 +512,15 @@ impl Guard<'_> {
             self.kept_out = Some(self.socket);
             if left {
                 // Another process gave the connection back to the kernel.
-                self.demote();
+                self.becomes(State::Kernel);
             }
         }
     }
 
+    /// The socket is promoted no more, and the kernel's from here on, where it may be watched on; other processes may go
+    /// on with the connection.
     #[cold]
-    fn demote(&mut self) {
-        self.becomes(State::Kernel);
-    }
-
-    fn becomes(&mut self, state: State) {
+    pub(crate) fn becomes(&mut self, state: State) {
         self.let_others_in();
         self.promoted = None;
         self.socket.hears.store(false, Ordering::Relaxed);
@@ -548,17 +539,6 @@ impl Guard<'_> {
         if let Some(promoted) = self.promoted.as_deref_mut() {
             promoted.connection.let_go(thread());
         }
-    }
-
-    /// The socket is promoted no more, and the kernel's from here on; other processes may go
-    /// on with the connection.
-    pub(crate) fn end(mut self) {
-        self.demote();
-    }
-
-    /// The same, where the socket may be watched on.
-    pub(crate) fn end_as(mut self, state: State) {
-        self.becomes(state);
     }
 }
 

@@ -1,27 +1,18 @@
 //! The beginning and the end of a program's run.
 
-use std::ffi::CString;
-use std::fmt::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use rustix::fs::{Mode as FileMode, OFlags};
 
 use crate::clock;
 use crate::descriptors;
 use crate::holders;
-use crate::leaving;
 use crate::local_listen;
 use crate::mode;
 use crate::promoter;
-use crate::real;
 use crate::recorded;
+use crate::report;
 use crate::settings::{Mode, Settings, Stats};
 use crate::sockets;
 use crate::spin;
-use crate::stats;
 use crate::table;
 use crate::threads;
 use crate::vfork;
@@ -34,7 +25,7 @@ pub fn start(settings: Settings) {
         vfork::owns_memory(std::process::id());
         clock::find();
         threads::find();
-        prepare_report(&settings);
+        report::prepare(&settings);
         local_listen::start(&settings);
     }
     if settings.mode == Mode::Off
@@ -44,34 +35,13 @@ pub fn start(settings: Settings) {
     }
     spin::start(settings.spin);
     waiters::arm_always(settings.arm_always);
-    if let (Stats::Recorded(recorder), Some(report)) = (settings.stats, REPORT.get()) {
-        recorded::start(recorder, &report.name);
+    if let Stats::Recorded(recorder) = settings.stats {
+        recorded::start(recorder, &report::program_name());
     }
     promoter::start(settings);
     descriptors::inherited();
 }
 
-fn prepare_report(settings: &Settings) {
-    if settings.stats == Stats::None && !settings.verbose {
-        return;
-    }
-    let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-    let error = real::borrow(libc::STDERR_FILENO).and_then(file_of);
-    let (summarizes, verbose) = (settings.stats != Stats::None, settings.verbose);
-    let _ = REPORT.set(Report { summarizes, verbose, name: promoter::program_name(), log, error });
-}
-
-/// What the summary needs, found out while memory can be had.
-struct Report {
-    summarizes: bool,
-    verbose: bool,
-    name: String,
-    log: Option<CString>,
-    /// Which file standard error was at the start.
-    error: Option<(u64, u64)>,
-}
-
-static REPORT: OnceLock<Report> = OnceLock::new();
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Parts from promoted connections and writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
@@ -82,7 +52,7 @@ pub fn finish() {
         if !mode::is_confined() {
             recorded::ends();
         }
-        tell();
+        report::tell();
     }
 }
 
@@ -91,20 +61,17 @@ fn has_watched() -> bool {
     sockets::any() || local_listen::is_on()
 }
 
-/// The same before another program takes this one's place; if that fails, this one goes on, and descriptors that the
-/// other was not to get, which are returned, are inherited again.
-pub(crate) fn before_exec() -> Vec<(std::ffi::c_int, u64)> {
-    let kept = leaving::before_exec();
+/// The same before another program takes this one's place; if that fails, this one goes on.
+pub(crate) fn before_exec() {
     if has_watched() && !vfork::borrows_memory() && !mode::is_confined() {
-        tell();
+        report::tell();
     }
-    kept
 }
 
 /// The summary, since it cannot be written at the end.
 pub(crate) fn tell_now() {
     if !TOLD.swap(true, Ordering::Relaxed) {
-        tell();
+        report::tell();
     }
 }
 
@@ -112,120 +79,4 @@ pub(crate) fn tell_now() {
 pub(crate) fn forked() {
     TOLD.store(mode::is_confined(), Ordering::Relaxed);
     recorded::forked();
-}
-
-fn tell() {
-    let Some(report) = REPORT.get().filter(|report| report.summarizes && !recorded::is_recorded()) else {
-        return;
-    };
-    let pid = std::process::id();
-    let summary = stats::COUNTERS.summary();
-    if summary.is_idle() {
-        return;
-    }
-    let mut text = Text::new();
-    let _ = {
-        let own = rustix::process::geteuid().as_raw();
-        let users = summary.other_user();
-        let users = users.as_ref().map(|other| [&own, other].map(|user| user as &dyn fmt::Display));
-        summary.write(&mut text, &report.name, pid, users)
-    };
-    report.write(&text);
-}
-
-/// A line for `--verbose`.
-pub(crate) fn say(line: fmt::Arguments<'_>) {
-    let Some(report) = REPORT.get().filter(|report| report.verbose && !mode::is_confined()) else {
-        return;
-    };
-    report.write(&Text::line(format_args!("megapipe: {} ({}): {line}", report.name, std::process::id())));
-}
-
-impl Report {
-    fn write(&self, text: &Text) {
-        crate::real::kept_errno(|| self.try_to_write(text));
-    }
-
-    fn try_to_write(&self, text: &Text) {
-        let logged = self.log.as_ref().is_some_and(|path| {
-            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
-            rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666))
-                .is_ok_and(|file| text.write_to(file.as_fd()))
-        });
-        // A program that gave up its rights since, or its root directory, may not write there any more. What it
-        // has put in the place of standard error may be a client's connection.
-        if let Some(error) = real::borrow(libc::STDERR_FILENO).filter(|_| !logged)
-            && (self.log.is_none() || file_of(error) == self.error)
-        {
-            text.write_to(error);
-        }
-    }
-}
-
-/// Device and number of an open file.
-fn file_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
-    rustix::fs::fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
-}
-
-/// Bytes of a summary or a line at most.
-const LONGEST: usize = 2048;
-
-/// Text without memory of its own from the allocator.
-struct Text {
-    room: [u8; LONGEST],
-    len: usize,
-}
-
-impl Text {
-    fn new() -> Text {
-        Text { room: [0; LONGEST], len: 0 }
-    }
-
-    /// With its line feed. One that is too long, for example with what the kernel's verifier says, lacks its end.
-    fn line(line: fmt::Arguments<'_>) -> Text {
-        const CUT: &str = " [...]";
-        let mut text = Text::new();
-        if write!(text, "{line}").is_err() || text.len == LONGEST {
-            text.len = text.len.min(LONGEST - CUT.len() - 1);
-            let _ = text.write_str(CUT);
-        }
-        let _ = text.write_str("\n");
-        text
-    }
-
-    /// In one write, so that summaries of several processes stay whole. Whether it was taken.
-    fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) -> bool {
-        rustix::io::write(fd, &self.room[..self.len]).is_ok()
-    }
-}
-
-impl Write for Text {
-    /// Writes as much as there is room for; an error if that is not all.
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.room[self.len..];
-        let fits = text.len().min(room.len());
-        room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
-        self.len += fits;
-        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_that_is_too_long_lacks_its_end() {
-        for length in [0, 100, LONGEST - 1] {
-            let text = "x".repeat(length);
-            let line = Text::line(format_args!("{text}"));
-            assert_eq!(&line.room[..line.len], format!("{text}\n").as_bytes());
-        }
-        for length in [LONGEST, LONGEST + 1, 3 * LONGEST] {
-            let text = "x".repeat(length);
-            let line = Text::line(format_args!("begins {text}"));
-            let expected = format!("begins {}", &text[..LONGEST - 14]);
-            assert_eq!(&line.room[..line.len], format!("{expected} [...]\n").as_bytes());
-        }
-    }
 }

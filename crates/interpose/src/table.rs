@@ -41,11 +41,9 @@ static END: AtomicI32 = AtomicI32::new(0);
 /// Makes the table, for as many descriptors as this process may ever have. Memory is taken
 /// as it is used.
 pub(crate) fn make() -> std::io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for the limit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let count = usize::try_from(limit.rlim_max).unwrap_or(MOST).clamp(1024, MOST);
-    let memory = mappings::reserve(count * size_of::<AtomicU32>())?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let count = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(MOST).clamp(1024, MOST);
+    let memory = mappings::reserve(count * size_of::<AtomicU32>(), libc::MAP_PRIVATE)?;
     WORDS.store(memory.cast(), Ordering::Relaxed);
     LENGTH.store(count, Ordering::Release);
     Ok(())
@@ -54,6 +52,17 @@ pub(crate) fn make() -> std::io::Result<()> {
 /// One above the highest descriptor that ever had an entry.
 pub(crate) fn end() -> c_int {
     END.load(Ordering::Relaxed)
+}
+
+/// All descriptors that have this entry.
+pub(crate) fn names(of: Entry) -> impl Iterator<Item = c_int> {
+    (0..end()).filter(move |fd| entry(*fd) == of)
+}
+
+/// All that are open, as proc(5) has them; the one by which it is read is closed by now.
+pub(crate) fn open() -> Vec<c_int> {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[inline(always)]

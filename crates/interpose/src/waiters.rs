@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ring::layout::NO_SLEEPER;
 
-use crate::sockets::Promoted;
+use crate::sockets::{Promoted, Socket, State};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Waiters {
@@ -51,6 +51,17 @@ pub(crate) fn arm_always(always: bool) {
     ARMS_ALWAYS.store(always, Relaxed);
 }
 
+/// FIONBIO and F_SETFL: what the program asked for.
+pub(crate) fn nonblocking(socket: &Socket, on: bool) {
+    let changed = socket.nonblocking.swap(on, Relaxed) != on;
+    if changed
+        && socket.state() == State::Promoted
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        promoted.waits_anew();
+    }
+}
+
 impl Promoted {
     /// A call of ours waits for it, which looks before it sleeps.
     pub(crate) fn is_awaited_here(&mut self) {
@@ -88,7 +99,6 @@ impl Promoted {
             && self.slept_by == 0
             && !self.shown_in_kernel
             && !self.inherited
-            && self.kernel_mark <= 1
             && !self.connection.has_several_users()
     }
 }

@@ -30,9 +30,9 @@ pub(crate) struct Worth {
     bells: u32,
     /// In a row.
     rests: u32,
-    has_paid: bool,
+    pub(crate) has_paid: bool,
     /// Messages left of the rest.
-    rest: u32,
+    pub(crate) rest: u32,
     next_rest: u32,
 }
 
@@ -74,16 +74,6 @@ impl Worth {
         self.rests = RESTS;
     }
 
-    /// Messages left of the rest.
-    pub(crate) fn rest(&self) -> u32 {
-        self.rest
-    }
-
-    /// Whether the ring ever did.
-    pub(crate) fn has_paid(&self) -> bool {
-        self.has_paid
-    }
-
     /// A message went through the kernel while the ring rests. True: it has rested enough.
     pub(crate) fn rested(&mut self) -> bool {
         self.rest = self.rest.saturating_sub(1);
@@ -105,7 +95,7 @@ mod tests {
             let rest = (REST << rests) as usize;
             assert_eq!((0..5000).position(|_| worth.rested()), Some(rest - 1));
         }
-        assert!(worth.is_hopeless() && worth.has_paid());
+        assert!(worth.is_hopeless() && worth.has_paid);
         assert!((0..100).any(|_| worth.sent(false) == Verdict::Pays));
         assert!(!worth.is_hopeless());
     }

@@ -529,7 +529,7 @@ impl Channel {
     /// A promoted connection is closed: its monitor need not count it any more.
     pub(crate) fn forget_lane(&mut self, handle: Handle) {
         if let Some(lane) = self.core.lane(handle.index) {
-            lane.connection.reads_no_more();
+            lane.connection.reads_no_more(true);
         }
         if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
             promoter.client.withdraw(token);

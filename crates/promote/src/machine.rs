@@ -157,6 +157,16 @@ impl Machine {
         self.end.sender.ring_length()
     }
 
+    /// Whether the ring has room for so many bytes, as far as it is known to be used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[inline]
+    pub fn has_room(&mut self, bytes: usize) -> Result<bool, Corrupt> {
+        Ok(self.end.sender.free(bytes)? >= bytes)
+    }
+
     /// Bytes in the ring that the peer has not taken: for programs that limit them.
     ///
     /// # Errors
@@ -584,15 +594,9 @@ impl Machine {
         self.end.receiver.untaken()
     }
 
-    /// This end is about to close, and reads no more.
-    pub fn reads_no_more(&mut self) {
-        self.end.receiver.mark_ended();
-    }
-
-    /// The program is about to reset the kernel connection, or did not after all: the other end's program gets the error.
-    /// If it does [`Self::reads_no_more`] follows.
-    pub fn is_resetting(&mut self, resets: bool) {
-        self.end.receiver.mark_resetting(resets);
+    /// This end is about to close or to reset the kernel connection, and reads no more; false: it did neither, after all.
+    pub fn reads_no_more(&mut self, ended: bool) {
+        self.end.receiver.mark_ended(ended);
     }
 
     /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may

@@ -47,8 +47,6 @@ pub(crate) const REFUSED: u32 = u32::MAX;
 pub(crate) const WANTS_BACK: u32 = u32::MAX - 1;
 /// `ended`: this end reads no more.
 pub(crate) const ENDED: u32 = 1;
-/// `ended`: its program is about to reset the kernel connection.
-pub(crate) const RESETS: u32 = 2;
 /// `left`: this end takes nothing from the ring any more.
 pub(crate) const LEFT: u32 = 1;
 /// `left`: nor can what it did not take be sent again in its order, since it lies in both lanes.

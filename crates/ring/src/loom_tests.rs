@@ -359,7 +359,7 @@ fn loom_no_bell_on_an_ended_connection() {
                 }
             }
         });
-        closed_receiver.mark_ended();
+        closed_receiver.mark_ended(true);
         own_page.sleep(0);
         if open_receiver.look_again().unwrap() == Ready::Nothing {
             kernel.wait();
@@ -390,7 +390,7 @@ fn loom_no_bell_behind_a_close() {
                 }
             }
         });
-        receiver.mark_ended();
+        receiver.mark_ended(true);
         loop {
             let more = receiver.is_given_more();
             let bells = kernel.unread();

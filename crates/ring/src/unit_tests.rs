@@ -175,7 +175,7 @@ fn no_bell_goes_to_one_that_closes() {
     other.sender.bell_was_taken();
     assert!(closing.receiver.is_given_more(), "it is counted");
     closing.receiver.took_tcp(1);
-    closing.receiver.mark_ended();
+    closing.receiver.mark_ended(true);
     assert!(!other.sender.may_ring());
     assert!(!closing.receiver.is_given_more());
 }

@@ -1,8 +1,4 @@
 //! The calls that move bytes.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use std::cell::Cell;
 
@@ -30,14 +26,14 @@ mod ours {
         let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
             return real::read(fd, buffer, count);
         };
-        let piece = whole(buffer, count);
+        let piece = piece(buffer.cast(), count);
         receiving(fd, socket, || one(&raw const piece), 0, || real::read(fd, buffer, count))
     }
 
     #[inline(never)]
     pub(super) unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
         let Some(socket) = watched(fd) else { return real::recv(fd, buffer, length, flags) };
-        let piece = whole(buffer, length);
+        let piece = piece(buffer.cast(), length);
         receiving(fd, socket, || one(&raw const piece), flags, || real::recv(fd, buffer, length, flags))
     }
 
@@ -46,14 +42,14 @@ mod ours {
         let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
             return real::write(fd, buffer, count);
         };
-        let piece = whole(buffer, count);
+        let piece = piece(buffer.cast(), count);
         sends(fd, socket, || one(&raw const piece), 0, || real::write(fd, buffer, count))
     }
 
     #[inline(never)]
     pub(super) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
         let Some(socket) = watched(fd) else { return real::send(fd, buffer, length, flags) };
-        let piece = whole(buffer, length);
+        let piece = piece(buffer.cast(), length);
         sends(fd, socket, || one(&raw const piece), flags, || real::send(fd, buffer, length, flags))
     }
 }
@@ -128,7 +124,7 @@ pub unsafe fn recvfrom(
         real::recvfrom(fd, buffer, length, flags, address, address_length)
     };
     let Some(socket) = watched(fd) else { return plain() };
-    let piece = whole(buffer, length);
+    let piece = piece(buffer.cast(), length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
     if by_kernel.get() || count < 0 || address.is_null() {
         return count;
@@ -206,9 +202,7 @@ unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t 
     if count >= 0 && (*message).msg_controllen > 0 {
         carried(message, |fd| {
             descriptors::handed_over(fd);
-            if local_listen::is_on() {
-                kept_errno(|| local_listen::received(fd));
-            }
+            local_listen::received(fd);
         });
     }
     count
@@ -288,9 +282,7 @@ pub unsafe fn recvmmsg(
         return failed(libc::EFAULT) as c_int;
     }
     if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
-        let left = until.saturating_sub(clock::now());
-        timeout.tv_sec = left.as_secs() as i64;
-        timeout.tv_nsec = i64::from(left.subsec_nanos());
+        *timeout = clock::timespec(until.saturating_sub(clock::now()));
     }
     real::set_errno(before);
     done
@@ -327,7 +319,7 @@ pub unsafe fn sendto(
     address_length: socklen_t,
 ) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 {
-        connects(fd, address, address_length);
+        local_listen::connecting(fd, address, address_length);
     }
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
@@ -340,13 +332,13 @@ pub unsafe fn sendto(
             return failed(libc::EFAULT);
         }
     }
-    let piece = whole(buffer, length);
+    let piece = piece(buffer.cast(), length);
     sends(fd, socket, || one(&raw const piece), flags, plain)
 }
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 && local_listen::is_on() && is_readable(message) {
-        connects(fd, (*message).msg_name.cast(), (*message).msg_namelen);
+        local_listen::connecting(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
     let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
         hands_over(message);
@@ -440,10 +432,7 @@ pub unsafe fn splice(
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
     // What the kernel refuses, or finds nothing to do for, moves nothing.
     let moves = |other: c_int| {
-        let is_pipe = || {
-            // SAFETY: F_GETPIPE_SZ takes no argument.
-            unsafe { real::fcntl(other, libc::F_GETPIPE_SZ, std::ptr::null_mut()) >= 0 }
-        };
+        let is_pipe = || kernel::control(other, libc::F_GETPIPE_SZ, 0) >= 0;
         length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
     };
     // Whatever is spliced is counted like any other bytes.

@@ -1,8 +1,4 @@
 //! The ways to another process that goes on with this one's memory and descriptors.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in sections 2 and 3 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use super::*;
 
@@ -10,7 +6,6 @@ pub unsafe fn fork() -> pid_t {
     process::fork(|| real::fork())
 }
 
-#[allow(non_snake_case)] // the C name
 pub unsafe fn _Fork() -> pid_t {
     process::fork(|| real::_Fork())
 }

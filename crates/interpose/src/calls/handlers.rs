@@ -1,8 +1,4 @@
 //! The ways to handle a signal.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in sections 2 and 3 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use libc::sighandler_t;
 

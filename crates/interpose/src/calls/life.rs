@@ -1,8 +1,4 @@
 //! The calls by which descriptors and processes come and go, and options.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use super::*;
 
@@ -25,7 +21,7 @@ pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut
 }
 
 pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    connects(fd, address, length);
+    local_listen::connecting(fd, address, length);
     let call = || real::connect(fd, address, length);
     let family = address.cast::<libc::sa_family_t>();
     // connect(2): it dissolves the association. Where there is no TCP socket the address is the kernel's alone to try.
@@ -38,8 +34,8 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
         None => call(),
     };
     if is_nobody {
-        if status == 0 && local_listen::is_on() {
-            kept_errno(|| local_listen::shut_down(fd));
+        if status == 0 {
+            local_listen::shut_down(fd);
         }
     } else if let Some((number, socket)) = watched(fd)
         && (status == 0 || real::errno() == libc::EINPROGRESS)
@@ -50,26 +46,18 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
 }
 
 pub unsafe fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let new = accepting(fd, |from| real::accept(from, address, length));
+    let new = local_listen::accept(fd, |from| real::accept(from, address, length));
     accepted(fd, new, 0)
 }
 
 pub unsafe fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-    let new = accepting(fd, |from| real::accept4(from, address, length, flags));
+    let new = local_listen::accept(fd, |from| real::accept4(from, address, length, flags));
     accepted(fd, new, flags)
-}
-
-#[inline]
-fn accepting(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
-    match local_listen::is_on() {
-        false => accept(fd),
-        true => local_listen::accept(fd, accept),
-    }
 }
 
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     let status = real::listen(fd, backlog);
-    if status == 0 && local_listen::is_on() {
+    if status == 0 {
         local_listen::listened(fd, backlog);
     }
     status
@@ -115,14 +103,14 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         promoted.before_end(fd, true);
     }
     let status = real::shutdown(fd, how);
-    if status == 0 && local_listen::is_on() {
-        kept_errno(|| local_listen::shut_down(fd));
+    if status == 0 {
+        local_listen::shut_down(fd);
     }
     status
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if promoter::is_hidden(fd) || (local_listen::is_on() && local_listen::closing(fd)) {
+    if promoter::is_hidden(fd) || local_listen::closing(fd) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -146,10 +134,8 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let (mut first, mut status) = (first, 0);
     let mut all_hidden: Vec<c_int> =
         promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)).collect();
-    if local_listen::is_on() {
-        all_hidden.extend(local_listen::closing_range(low, high));
-        all_hidden.sort_unstable();
-    }
+    all_hidden.extend(local_listen::closing_range(low, high));
+    all_hidden.sort_unstable();
     for hidden in all_hidden {
         let hidden = hidden.unsigned_abs();
         if first < hidden {
@@ -175,9 +161,7 @@ pub unsafe fn dup(fd: c_int) -> c_int {
 
 fn duplicated(fd: c_int, new: c_int) {
     descriptors::same(fd, new);
-    if local_listen::is_on() {
-        kept_errno(|| local_listen::duplicated(fd, new));
-    }
+    local_listen::duplicated(fd, new);
 }
 
 pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
@@ -196,11 +180,10 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
     }
-    let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_))
-        || (local_listen::is_on() && local_listen::knows(new));
+    let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::knows(new);
     if fd != new && is_known && kernel::is_open(fd) {
         descriptors::closing(new);
-        if local_listen::is_on() && local_listen::closing(new) {
+        if local_listen::closing(new) {
             local_listen::leave_number(new);
         }
     }
@@ -235,10 +218,10 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
 
 fn became_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(socket) = table::socket(fd) {
-        options::nonblocking(socket, nonblocking);
+        waiters::nonblocking(socket, nonblocking);
     }
-    if !nonblocking && local_listen::is_on() {
-        kept_errno(|| local_listen::waits_otherwise(fd));
+    if !nonblocking {
+        local_listen::waits_otherwise(fd);
     }
 }
 
@@ -275,7 +258,7 @@ pub unsafe fn getsockopt(
 ) -> c_int {
     let ours = table::socket(fd).and_then(|socket| options::get(fd, socket, level, name, value, length));
     let status = ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length));
-    if status == 0 && local_listen::is_on() && local_listen::hides_option(fd, level, name) {
+    if status == 0 && local_listen::hides_option(fd, level, name) {
         // The kernel has just written so many bytes there.
         value.write_bytes(0, *length as usize);
     }
@@ -294,36 +277,29 @@ pub unsafe fn setsockopt(
         _ => None,
     };
     let status = ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length));
-    if status == 0 && local_listen::is_on() {
+    if status == 0 {
         local_listen::set_option(fd, level, name, value, length);
     }
     status
 }
 
-/// Before a call that changes the process's user.
-fn changes_user(user: libc::uid_t) {
-    if local_listen::is_on() {
-        local_listen::changes_user(user);
-    }
-}
-
 pub unsafe fn setuid(user: libc::uid_t) -> c_int {
-    changes_user(user);
+    local_listen::changes_user(user);
     real::setuid(user)
 }
 
 pub unsafe fn seteuid(user: libc::uid_t) -> c_int {
-    changes_user(user);
+    local_listen::changes_user(user);
     real::seteuid(user)
 }
 
 pub unsafe fn setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int {
-    changes_user(effective);
+    local_listen::changes_user(effective);
     real::setreuid(real, effective)
 }
 
 pub unsafe fn setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int {
-    changes_user(effective);
+    local_listen::changes_user(effective);
     real::setresuid(real, effective, saved)
 }
 
@@ -368,7 +344,6 @@ pub unsafe fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void)
     print(fd, |text| real::vasprintf(text, format, arguments))
 }
 
-#[allow(non_snake_case)] // the C name
 pub unsafe fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     if watched(fd).is_none() {
         return real::__vdprintf_chk(fd, flag, format, arguments);
@@ -418,7 +393,6 @@ pub fn made(fd: c_int) -> c_int {
 }
 
 /// _exit(2): the summary comes first.
-#[allow(non_snake_case)] // the C name
 pub unsafe fn _exit(status: c_int) -> c_int {
     vfork::diverges_no_more();
     crate::finish();
@@ -428,7 +402,9 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// Another program is about to take the place of this process, or of the child of a vfork(2),
 /// which inherits what its parent has as well, but may have put other files at the numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
-    let kept = crate::start::before_exec();
+    // The descriptors of the child of a vfork(2) are not those of the table.
+    let kept = if vfork::borrows_sockets() { Vec::new() } else { leaving::keep_here(true) };
+    crate::start::before_exec();
     if !vfork::borrows_sockets() {
         return kept;
     }
@@ -455,7 +431,7 @@ unsafe extern "C" {
 /// Calls an exec, which comes back only if it fails.
 unsafe fn executes(environment: *const *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let kept = before_exec();
-    let inherits = local_listen::is_on() && local_listen::before_exec(environment);
+    let inherits = local_listen::before_exec(environment);
     let status = call();
     if inherits {
         local_listen::exec_failed();
@@ -510,16 +486,11 @@ pub unsafe fn system(command: *const c_char) -> c_int {
     if command.is_null() {
         return real::system(command);
     }
-    let kept = leaving::before_spawn();
-    let status = real::system(command);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::system(command))
 }
 
 pub unsafe fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    let kept = leaving::before_spawn();
-    let stream = real::popen(command, kind);
-    leaving::after_spawn(kept);
+    let stream = leaving::spawning(|| real::popen(command, kind));
     if !stream.is_null() {
         made(libc::fileno(stream));
     }
@@ -534,10 +505,7 @@ pub unsafe fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let kept = leaving::before_spawn();
-    let status = real::posix_spawn(process, path, actions, attributes, arguments, environment);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::posix_spawn(process, path, actions, attributes, arguments, environment))
 }
 
 pub unsafe fn posix_spawnp(
@@ -548,8 +516,5 @@ pub unsafe fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let kept = leaving::before_spawn();
-    let status = real::posix_spawnp(process, file, actions, attributes, arguments, environment);
-    leaving::after_spawn(kept);
-    status
+    leaving::spawning(|| real::posix_spawnp(process, file, actions, attributes, arguments, environment))
 }

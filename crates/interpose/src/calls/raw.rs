@@ -1,8 +1,4 @@
 //! syscall(2), by which some programs do what libc has functions for.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use std::time::Duration;
 
@@ -29,8 +25,7 @@ impl Clock {
         if let Some(limit) = self.limit
             && is_writable(timeout)
         {
-            let left = limit.saturating_sub(clock::elapsed(self.began));
-            *timeout = timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            *timeout = clock::timespec(limit.saturating_sub(clock::elapsed(self.began)));
         }
     }
 }

@@ -1,8 +1,4 @@
 //! The calls that wait for readiness.
-#![allow(unsafe_code)] // C's calling convention: everything comes by address
-#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
-#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
-#![allow(clippy::missing_safety_doc)] // said in the module above
 
 use super::*;
 
@@ -19,19 +15,14 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 fn made_set(fd: c_int) -> c_int {
     if fd >= 0 {
         descriptors::set(fd);
-        if local_listen::is_on() {
-            local_listen::made_set(fd);
-        }
+        local_listen::made_set(fd);
     }
     fd
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let call = || epoll::control(set, operation, fd, event, || real::epoll_ctl(set, operation, fd, event));
-    match local_listen::is_on() {
-        false => call(),
-        true => local_listen::control(set, operation, fd, event, call),
-    }
+    local_listen::control(set, operation, fd, event, call)
 }
 
 /// A wait whose events have nowhere to go, as the kernel finds out once there are some.
@@ -50,31 +41,33 @@ unsafe fn unreachable_memory(
     count
 }
 
-/// A wait in a set, which `call` makes.
+/// A wait in a set, which `call` makes, for as long as `limit` says: `None`: the kernel refuses it.
 #[inline(always)]
-unsafe fn in_set(set: c_int, events: *mut epoll_event, call: impl FnOnce() -> c_int) -> c_int {
-    match local_listen::is_on() {
-        false => call(),
-        true => local_listen::around_wait(set, events, call),
-    }
+unsafe fn in_set(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: impl FnOnce() -> Option<Limit>,
+    mask: *const sigset_t,
+    call: impl Fn() -> c_int,
+) -> c_int {
+    local_listen::around_wait(set, events, || {
+        promoter::answers();
+        let promoted = epoll::promoted_set(set);
+        if epoll::is_the_kernels(promoted) {
+            return call();
+        }
+        match limit() {
+            Some(limit) => wait(set, promoted, events, most, limit, mask, call),
+            None => call(),
+        }
+    })
 }
 
 #[inline]
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    in_set(set, events, || wait_in_milliseconds(set, events, most, timeout))
-}
-
-#[inline(always)]
-unsafe fn wait_in_milliseconds(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    promoter::answers();
-    let promoted = epoll::promoted_set(set);
-    if epoll::is_the_kernels(promoted) {
-        return real::epoll_wait(set, events, most, timeout);
-    }
-    let limit = epoll::milliseconds(timeout);
-    wait(set, promoted, events, most, limit, std::ptr::null(), || {
-        real::epoll_wait(set, events, most, timeout)
-    })
+    let limit = || Some(epoll::milliseconds(timeout));
+    in_set(set, events, most, limit, std::ptr::null(), || real::epoll_wait(set, events, most, timeout))
 }
 
 #[inline]
@@ -85,24 +78,8 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    in_set(set, events, || wait_masked(set, events, most, timeout, mask))
-}
-
-#[inline(always)]
-unsafe fn wait_masked(
-    set: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    promoter::answers();
-    let promoted = epoll::promoted_set(set);
-    if epoll::is_the_kernels(promoted) {
-        return real::epoll_pwait(set, events, most, timeout, mask);
-    }
-    let limit = epoll::milliseconds(timeout);
-    wait(set, promoted, events, most, limit, mask, || real::epoll_pwait(set, events, most, timeout, mask))
+    let limit = || Some(epoll::milliseconds(timeout));
+    in_set(set, events, most, limit, mask, || real::epoll_pwait(set, events, most, timeout, mask))
 }
 
 #[inline]
@@ -113,27 +90,8 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    in_set(set, events, || wait_exactly(set, events, most, timeout, mask))
-}
-
-#[inline(always)]
-unsafe fn wait_exactly(
-    set: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    promoter::answers();
-    let promoted = epoll::promoted_set(set);
     let call = || real::epoll_pwait2(set, events, most, timeout, mask);
-    if epoll::is_the_kernels(promoted) {
-        return call();
-    }
-    match limit_at(timeout) {
-        Some(limit) => wait(set, promoted, events, most, limit, mask, call),
-        None => call(),
-    }
+    in_set(set, events, most, || limit_at(timeout), mask, call)
 }
 
 /// How long to wait; `None`: the kernel refuses it.
@@ -168,30 +126,23 @@ unsafe fn wait(
     }
 }
 
-/// The descriptors of a poll among which are promoted sockets.
+/// The descriptors of a poll, if promoted sockets are among them; listeners get to know of it.
 unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
-    if !sockets::any() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
+    let is_on = local_listen::is_on();
+    if !(sockets::any() || is_on) || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
         return None;
     }
     // SAFETY: poll(2): `count` entries lie there.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    polling::concerns(fds).then_some(fds)
-}
-
-/// Listeners that are polled.
-unsafe fn listeners_among(fds: *mut pollfd, count: libc::nfds_t) {
-    if !local_listen::is_on() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
-        return;
+    if is_on {
+        let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
+        asked.for_each(|fd| local_listen::waits_otherwise(fd.fd));
     }
-    // SAFETY: poll(2): `count` entries lie there.
-    let fds = unsafe { std::slice::from_raw_parts(fds, count as usize) };
-    let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
-    kept_errno(|| asked.for_each(|fd| local_listen::waits_otherwise(fd.fd)));
+    polling::concerns(fds).then_some(fds)
 }
 
 pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
     promoter::answers();
-    listeners_among(fds, count);
     match promoted_among(fds, count) {
         Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
         None => real::poll(fds, count, timeout),
@@ -205,7 +156,6 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
-    listeners_among(fds, count);
     if let Some(concerned) = promoted_among(fds, count)
         && let Some(limit) = limit_at(timeout)
     {
@@ -214,10 +164,10 @@ pub unsafe fn ppoll(
     real::ppoll(fds, count, timeout, mask)
 }
 
-/// As [`listeners_among`].
+/// As in [`promoted_among`], of select(2).
 unsafe fn listeners_in(count: c_int, sets: Sets) {
     if local_listen::is_on() {
-        kept_errno(|| selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise));
+        selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise);
     }
 }
 

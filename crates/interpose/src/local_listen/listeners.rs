@@ -1,5 +1,4 @@
 //! The listeners of this process, and how siblings of theirs come and go.
-#![allow(unsafe_code)] // epoll_ctl(2) and shutdown(2), and what the lock guards
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -14,17 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::epoll_event;
 use steering::{Inherited, Slot};
 
+use super::names::{DESCRIPTORS, LISTENERS, ON, SETS, What, is_on, set_what, what};
 use super::steering::Steering;
 use super::word::Word;
-use super::{
-    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, places, set_what,
-    sibling, what, word,
-};
+use super::{MEMBERS, Member, OF_SET, OUT_OF_SET, WAITED_IN, places, sibling, word};
 use crate::kernel;
 use crate::lock::{Held, Lock};
 use crate::real::{self, kept_errno};
+use crate::report;
 use crate::settings::Settings;
-use crate::start as program;
+use crate::table;
 use crate::threads;
 use crate::vfork;
 
@@ -121,7 +119,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut *unsaid());
         self.1 = None;
-        lines.iter().for_each(|line| program::say(format_args!("{line}")));
+        lines.iter().for_each(|line| report::say(format_args!("{line}")));
     }
 }
 
@@ -150,9 +148,7 @@ pub(crate) fn start(settings: &Settings) {
     let numbers = limit.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS));
     LOWEST.store((numbers.min(DESCRIPTORS) / 4 * 3) as c_int, Relaxed);
     ON.store(true, Relaxed);
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<c_int> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let open = table::open();
     let listens = |fd: &c_int| kernel::option(*fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
     let inherited: Vec<c_int> = open.iter().copied().filter(listens).collect();
     if inherited.is_empty() {
@@ -160,7 +156,7 @@ pub(crate) fn start(settings: &Settings) {
     }
     let steering = Inherited::among(open.iter().filter_map(|fd| real::borrow(*fd)));
     // The option may be an earlier library's. Where it is the program's, there are several at one address.
-    let addresses: Vec<_> = inherited.iter().map(|fd| sibling::address(*fd)).collect();
+    let addresses: Vec<_> = inherited.iter().map(|fd| kernel::address(*fd)).collect();
     for (fd, address) in inherited.iter().zip(&addresses) {
         const MOST: c_int = 65_535; // the kernel cuts it at net.core.somaxconn
         let own_group = addresses.iter().filter(|other| *other == address).count() > 1;
@@ -173,7 +169,9 @@ pub(crate) fn start(settings: &Settings) {
 /// listen(2) succeeded.
 #[cold]
 pub(crate) fn listened(fd: c_int, backlog: c_int) {
-    kept_errno(|| note(fd, backlog, None));
+    if is_on() {
+        kept_errno(|| note(fd, backlog, None));
+    }
 }
 
 /// `executed`: for a listener that the program inherited by exec, whether the program before set SO_REUSEPORT itself,
@@ -183,7 +181,7 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
         return;
     }
     let mut listeners = listeners();
-    if !super::is_on() {
+    if !is_on() {
         return;
     }
     match what(fd) {
@@ -230,11 +228,11 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
 /// Whether the program has other listeners at the address of this one, which it put into one group itself: their group
 /// is left to it.
 fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
-    let Some(address) = sibling::address(fd) else { return false };
+    let Some(address) = kernel::address(fd) else { return false };
     let mut is_shared = false;
     for (number, other) in listeners.iter_mut().enumerate() {
         let other = other.as_mut().filter(|other| other.own_group);
-        if let Some(other) = other.filter(|other| sibling::address(other.fd) == Some(address)) {
+        if let Some(other) = other.filter(|other| kernel::address(other.fd) == Some(address)) {
             is_shared = true;
             other.give_up(number, Word::Group);
         }
@@ -370,7 +368,7 @@ impl Listener {
 
     /// As the kernel has it: the flag is the open file's, which other processes may have changed.
     fn blocks(&self) -> bool {
-        kernel::flags(self.fd) & libc::O_NONBLOCK == 0
+        kernel::control(self.fd, libc::F_GETFL, 0) & libc::O_NONBLOCK == 0
     }
 
     /// Makes a sibling for a set.
@@ -426,12 +424,12 @@ impl Listener {
             return Err(word);
         }
         let member = &MEMBERS[place.set][number];
-        if let Some(address) = sibling::address(sibling) {
+        if let Some(address) = kernel::address(sibling) {
             places::has_sibling(number, address);
         }
         member.uncounted.store(0, Relaxed);
         // WORDS-PAIR
-        member.words.store(words, Release);
+        member.words.store(std::ptr::from_ref(words).cast_mut(), Release);
         member.fd.store(sibling + 1, Relaxed);
         OF_SET[place.set].fetch_or(1 << number, Relaxed);
         Ok(())

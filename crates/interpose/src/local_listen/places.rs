@@ -1,14 +1,13 @@
 //! Where the listeners of this process that have had siblings are, for connections that
 //! it makes itself.
-#![allow(unsafe_code)] // addresses in the program's memory, and getifaddrs(3)
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr::null_mut;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use super::LISTENERS;
+use sys::tcp::is_local;
+
+use super::names::LISTENERS;
 use crate::memory::is_readable;
 
 /// The address of a listener.
@@ -22,10 +21,6 @@ struct Place {
 static PLACES: [Place; LISTENERS] =
     [const { Place { port: AtomicU16::new(0), address: [const { AtomicU64::new(0) }; 2] } }; LISTENERS];
 
-/// The machine's addresses when a listener on all of them first got a sibling; `None`:
-/// unknown.
-static MACHINE: OnceLock<Option<Vec<IpAddr>>> = OnceLock::new();
-
 /// A listener at this address gets a sibling.
 pub(super) fn has_sibling(number: usize, address: SocketAddr) {
     let place = &PLACES[number];
@@ -34,9 +29,6 @@ pub(super) fn has_sibling(number: usize, address: SocketAddr) {
         IpAddr::V6(address) => address,
     }
     .to_bits();
-    if address.ip().to_canonical().is_unspecified() {
-        MACHINE.get_or_init(addresses);
-    }
     place.address[0].store((bits >> 64) as u64, Relaxed);
     place.address[1].store(bits as u64, Relaxed);
     place.port.store(address.port(), Relaxed);
@@ -53,11 +45,7 @@ pub(super) fn at(target: SocketAddr) -> impl Iterator<Item = usize> {
 
 /// A connection to no address goes to the machine itself.
 fn reaches(target: IpAddr, listener: IpAddr) -> bool {
-    let is_own = || {
-        target.is_loopback()
-            || MACHINE.get().is_none_or(|known| known.as_ref().is_none_or(|known| known.contains(&target)))
-    };
-    target.is_unspecified() || target == listener || (listener.is_unspecified() && is_own())
+    target.is_unspecified() || target == listener || (listener.is_unspecified() && is_local(target))
 }
 
 impl Place {
@@ -92,32 +80,4 @@ pub(super) unsafe fn named(address: *const libc::sockaddr, length: libc::socklen
         _ => return None,
     };
     Some(SocketAddr::new(ip, u16::from_be(start.sin_port)))
-}
-
-fn addresses() -> Option<Vec<IpAddr>> {
-    let mut first: *mut libc::ifaddrs = null_mut();
-    // SAFETY: room for a pointer.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return None;
-    }
-    let mut found = Vec::new();
-    let mut next = first;
-    // SAFETY: null, or an entry of the list, which lives until freeifaddrs(3).
-    while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: null, which is not readable, or an address as long as its family's are.
-        let address = unsafe { entry.ifa_addr.as_ref() }.and_then(|address| {
-            let length = match c_int::from(address.sa_family) {
-                libc::AF_INET => size_of::<libc::sockaddr_in>(),
-                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-                _ => 0,
-            };
-            // SAFETY: so.
-            unsafe { named(entry.ifa_addr, length as libc::socklen_t) }
-        });
-        found.extend(address.map(|address| address.ip()));
-        next = entry.ifa_next;
-    }
-    // SAFETY: the list that getifaddrs(3) made.
-    unsafe { libc::freeifaddrs(first) };
-    Some(found)
 }

@@ -1,14 +1,11 @@
 //! A second socket with the address and the options of a listening one: bound beside it, not listening yet.
-#![allow(unsafe_code)] // socket(2), and options of any kind
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use libc::socklen_t;
 
-use super::DESCRIPTORS;
+use super::names::DESCRIPTORS;
 use super::word::Word;
 use crate::kernel;
 use crate::real;
@@ -42,9 +39,7 @@ pub(super) fn raised(low: c_int, lowest: c_int) -> Option<c_int> {
         return None;
     }
     let duplicate = |from: c_int| {
-        let from = std::ptr::without_provenance_mut(from.unsigned_abs() as usize);
-        // SAFETY: F_DUPFD_CLOEXEC takes a number.
-        let high = unsafe { real::fcntl(low, libc::F_DUPFD_CLOEXEC, from) };
+        let high = kernel::control(low, libc::F_DUPFD_CLOEXEC, from);
         (high >= 0).then_some(high)
     };
     let next = duplicate(NEXT.load(Relaxed).max(lowest));
@@ -73,8 +68,7 @@ fn copy_options(from: c_int, to: c_int) -> Result<(), Word> {
         }
     }
     copy_buffers(from, to)?;
-    let one: c_int = 1;
-    kernel::set(to, libc::SOL_SOCKET, libc::SO_REUSEPORT, &one);
+    kernel::set(to, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32);
     Ok(())
 }
 
@@ -111,20 +105,10 @@ fn copy_buffers(from: c_int, to: c_int) -> Result<(), Word> {
 }
 
 fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
-    let (listener, sibling) = (real::borrow(listener), real::borrow(sibling));
-    let (Some(address), Some(sibling)) = (listener.and_then(address_of), sibling) else {
+    let (Some(address), Some(sibling)) = (kernel::address(listener), real::borrow(sibling)) else {
         return Err(Word::Descriptors);
     };
     rustix::net::bind(sibling, &address).map_err(|_| Word::User)
-}
-
-/// The address of a listener; `None`: no IP address.
-pub(super) fn address(fd: c_int) -> Option<SocketAddr> {
-    real::borrow(fd).and_then(address_of)
-}
-
-fn address_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
-    SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()
 }
 
 /// An option's value, as long as any of the list is.

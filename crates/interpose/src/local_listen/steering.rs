@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use steering::{Inherited, JoinError, Owner, Slot, SlowPath};
 use sys::bpf::Error;
 
-use super::{What, set_what};
+use super::names::{What, set_what};
 use crate::kernel;
 
 /// What a worker shares with the program in the kernel, of one sibling.
@@ -60,7 +60,7 @@ impl Steering {
         &mut self,
         shared: BorrowedFd<'_>,
         sibling: BorrowedFd<'_>,
-    ) -> Result<(Slot, *mut Words), JoinError> {
+    ) -> Result<(Slot, &'static Words), JoinError> {
         match self.inner.share(shared) {
             // By another worker.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
@@ -80,7 +80,7 @@ impl Steering {
             self.words.push((slot, words));
             words
         });
-        Ok((slot, std::ptr::from_ref(words).cast_mut()))
+        Ok((slot, words))
     }
 
     pub(super) fn leave(&self, slot: Slot) {
@@ -98,7 +98,6 @@ impl Steering {
 }
 
 impl Drop for Steering {
-    #[allow(unsafe_code)] // takes back what `new` leaked
     fn drop(&mut self) {
         for fd in self.inner.descriptors() {
             set_what(fd, What::Nothing);
@@ -109,13 +108,6 @@ impl Drop for Steering {
             inner.keep_words();
         }
     }
-}
-
-/// A member's words by their address, which [`Steering::join`] gave; `None`: null.
-#[allow(unsafe_code)] // they are leaked, and used by address
-pub(super) fn words(at: *mut Words) -> Option<&'static Words> {
-    // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
-    unsafe { at.as_ref() }
 }
 
 /// CPUs that this thread may run on.

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::fmt;
 
-use super::sibling;
+use crate::kernel;
 
 /// Why a listener has no local queue here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) enum Word {
 
 /// A listener by its address, for messages.
 pub(super) fn name(fd: c_int) -> String {
-    sibling::address(fd).map_or_else(|| format!("descriptor {fd}"), |address| address.to_string())
+    kernel::address(fd).map_or_else(|| format!("descriptor {fd}"), |address| address.to_string())
 }
 
 impl Word {

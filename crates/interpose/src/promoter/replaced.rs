@@ -15,33 +15,29 @@ pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_in
     if INSIDE.get() || !(mode::promotes() || is_hidden(new)) {
         return call();
     }
-    let Some(mut promoter) = still::hold() else {
-        // dup2(2) documents EBUSY for a race with open(2).
-        if is_hidden(new) {
-            real::set_errno(libc::EBUSY);
-            return -1;
+    let status = still::held(|promoter| {
+        let is_hidden = is_hidden(new);
+        // The call closes a file of the program's, which may take long.
+        if !is_hidden && is_open(new) {
+            return None;
         }
-        return call();
-    };
-    let is_hidden = is_hidden(new);
-    // The call closes a file of the program's, which may take long.
-    let is_programs = !is_hidden && is_open(new);
-    let mut status = None;
-    if !is_programs {
         INSIDE.set(true);
         if is_hidden && is_open(fd) {
-            if hidden() == Some(new) {
-                promoter.disconnect();
-            } else {
-                sets::leave_number();
+            match promoter {
+                Some(promoter) if hidden() == Some(new) => promoter.disconnect(),
+                _ => sets::leave_number(),
             }
         }
-        status = Some(call());
+        let status = call();
         INSIDE.set(false);
-    }
-    real::kept_errno(|| {
-        drop(promoter);
-        withdrawals::promoter_is_free();
+        Some(status)
     });
-    status.unwrap_or_else(call)
+    if status.is_some() {
+        real::kept_errno(withdrawals::promoter_is_free);
+    } else if is_hidden(new) {
+        // dup2(2) documents EBUSY for a race with open(2).
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
+    status.flatten().unwrap_or_else(call)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{INSIDE, PROMOTER, Promoter};
 use crate::clock;
+use crate::real;
 use crate::signals::Quiet;
 
 /// How long a thread that talks to the monitor is waited for. It takes no time itself, but may wait for a core; one that
@@ -47,36 +48,18 @@ fn wait() -> Option<Still> {
     }
 }
 
-/// The promoter, for a thread that cannot do without it, as long as this lives.
-pub(super) struct Held {
-    still: Option<Still>,
-    /// This thread forks: the call is that of a handler (pthread_atfork(3)).
-    forks: bool,
-}
-
-/// Waits for it as [`hold_still`] does.
-pub(super) fn hold() -> Option<Held> {
+/// Runs with the promoter, for a thread that cannot do without it: waits for it as [`hold_still`] does. `None`: in vain.
+pub(super) fn held<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    // The call may be that of a handler of this thread's fork (pthread_atfork(3)).
     let forks = STILL.take();
-    Some(Held { forks: forks.is_some(), still: Some(forks.or_else(wait)?) })
-}
-
-impl Held {
-    pub(super) fn disconnect(&mut self) {
-        if let Some(promoter) = self.still.as_mut().and_then(|still| still.0.as_mut()) {
-            promoter.disconnect();
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let still = self.still.take();
-        if self.forks {
-            STILL.set(still);
-        } else {
-            drop(still.map(ManuallyDrop::into_inner));
-        }
-    }
+    let is_kept = forks.is_some();
+    let mut still = forks.or_else(wait)?;
+    let result = run(&mut still.0);
+    real::kept_errno(|| match is_kept {
+        true => STILL.set(Some(still)),
+        false => drop(ManuallyDrop::into_inner(still)),
+    });
+    Some(result)
 }
 
 /// After the fork, in both processes.
@@ -87,19 +70,20 @@ pub(crate) fn move_on() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promoter::with;
+    use crate::promoter::alone;
 
     #[test]
     fn a_thread_that_waits_for_a_core_is_waited_for() {
         let (begins, has_begun) = std::sync::mpsc::channel();
         let slow = std::thread::spawn(move || {
             let hold = || {
-                with(|_| {
+                alone(|_| {
                     begins.send(()).expect("the test waits");
                     std::thread::sleep(Duration::from_millis(300));
                 })
+                .is_some()
             };
-            while hold().is_none() {}
+            while !hold() {}
         });
         has_begun.recv().expect("the thread begins");
         hold_still();

@@ -15,20 +15,11 @@ static NOTES: [AtomicU64; NOTES_MOST] = [const { AtomicU64::new(0) }; NOTES_MOST
 /// There are some.
 static NOTED: AtomicBool = AtomicBool::new(false);
 
-/// A socket that was offered or promoted is gone. The monitor counts its memory until it is told.
-pub(crate) fn withdraw(token: Token) {
-    take_back(token, false);
-}
-
-/// As [`withdraw`]; `unanswered`: an answer may be on its way.
-pub(super) fn take_back(token: Token, unanswered: bool) {
+/// A socket that was offered or promoted is gone. The monitor counts its memory until it is told. `unanswered`: an answer
+/// may be on its way.
+pub(crate) fn withdraw(token: Token, unanswered: bool) {
     loop {
-        let told = with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.withdraw(token, unanswered);
-            }
-        });
-        if told.is_some() {
+        if with(|promoter| promoter.withdraw(token, unanswered)) {
             return;
         }
         let free = |note: &AtomicU64| {

@@ -1,5 +1,4 @@
 //! What programs ask of their epoll sets, and when the kernel is told of it.
-#![allow(unsafe_code)] // epoll_ctl(2)
 
 use std::sync::atomic::Ordering;
 
@@ -313,12 +312,6 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     set.is_used_by(epfd);
     inner.apply(socket_number, &mut socket, now);
     Some(Ok(()))
-}
-
-/// Before one of a socket's descriptors is closed: the kernel must know what the program last
-/// asked of it, and must not be told once the number is another's.
-pub(crate) fn settle(socket: &Socket) {
-    tell(&mut socket.lock().interest);
 }
 
 /// Whether a set has a promoted socket under a descriptor that is about to be closed, and the socket has others.

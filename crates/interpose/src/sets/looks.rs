@@ -226,6 +226,7 @@ impl Inner {
         if is & IN_TOO != 0 {
             if self.has_news(number, promoted, fd, edge) {
                 promoted.report(fd, edge);
+                promoted.kernel_reported = true;
             } else {
                 is &= !IN_TOO;
             }

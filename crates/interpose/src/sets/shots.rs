@@ -1,5 +1,4 @@
 //! EPOLLONESHOT: an event uses an interest up until epoll_ctl(2) names it anew, whether it was the kernel's or ours.
-#![allow(unsafe_code)] // epoll_ctl(2)
 
 use std::io::Write;
 

@@ -3,59 +3,18 @@
 //! A sender wakes a sleeping set once, by a byte in any of its connections, and then counts all
 //! of them as woken for. Where another thread consumes that byte, or takes that connection out
 //! of the set, nothing else would wake the waiter (docs/promotion.md, section 4).
-#![allow(unsafe_code)] // fcntl(2), close(2) and epoll_ctl(2)
 
-use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
-use rustix::event::EventfdFlags;
 
-use super::{IN, Inner, ONCE, Set, at};
+use super::{IN, Inner, ONCE, Set, at, ready};
 use crate::real;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
 
-/// An eventfd that can always be read: set to watch it, a set wakes. Nobody reads it, and a
-/// process forked from this one has it, too. -1: none yet.
-static READY: AtomicI32 = AtomicI32::new(-1);
-
-/// What the kernel reports of it, by which no program can mean anything: 64 random bits.
+/// What the kernel reports of [`ready`], by which no program can mean anything: 64 random bits.
 const DATUM: u64 = 0x9d6c_5be1_47a2_f30b;
-
-/// Makes the descriptor, with a number from `lowest` on. False: the process may have no more.
-pub(crate) fn prepare(lowest: fn() -> i32) -> bool {
-    if READY.load(Ordering::Relaxed) < 0 {
-        let low = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        READY.store(low.map_or(-1, |low| moved(low.into_raw_fd(), lowest())), Ordering::Relaxed);
-    }
-    READY.load(Ordering::Relaxed) >= 0
-}
-
-/// The library's own descriptor of it.
-pub(crate) fn hidden() -> Option<i32> {
-    Some(READY.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
-}
-
-/// Leaves its number to the program, which takes it.
-pub(crate) fn leave_number() {
-    if let Some(old) = hidden() {
-        READY.store(moved(old, old + 1), Ordering::Relaxed);
-    }
-}
-
-/// Has a file under a number from `lowest` on, or under any other; -1: neither.
-fn moved(old: i32, lowest: i32) -> i32 {
-    let duplicate = |lowest: i32| {
-        let lowest = std::ptr::without_provenance_mut(lowest.unsigned_abs() as usize);
-        // SAFETY: F_DUPFD_CLOEXEC takes a number.
-        unsafe { real::fcntl(old, libc::F_DUPFD_CLOEXEC, lowest) }
-    };
-    let new = [lowest, 3].into_iter().map(duplicate).find(|new| *new >= 0).unwrap_or(-1);
-    // SAFETY: our own descriptor, which nobody else names.
-    unsafe { real::close(old) };
-    new
-}
 
 /// Takes what only this module asked for out of what the kernel reported; returns how many events are left.
 pub(crate) fn without_own(events: &mut [epoll_event]) -> usize {
@@ -82,9 +41,9 @@ impl Set {
 
     fn watch(&self, operation: i32, events: u32) -> bool {
         let mut event = epoll_event { events, u64: DATUM };
-        let (epfd, ready) = (self.epfd.load(Ordering::Relaxed), READY.load(Ordering::Relaxed));
+        let (epfd, fd) = (self.epfd.load(Ordering::Relaxed), ready::hidden().unwrap_or(-1));
         // SAFETY: an event to read.
-        real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, ready, &raw mut event) == 0 })
+        real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) == 0 })
     }
 
     /// The same, if the thread sleeps by the number that all senders wake it for once.

@@ -103,7 +103,7 @@ impl Channel {
         }
         self.core.lane_sends_no_more(handle.index);
         if let Some(lane) = self.core.lane(handle.index) {
-            lane.connection.reads_no_more();
+            lane.connection.reads_no_more(true);
         }
         if !self.unread_are_bells(handle.index) {
             let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), handle.index);

@@ -1,4 +1,5 @@
-/* TCP_INQ: each recvmsg(2) says how much is left to read, in every state of the connection and for every room. */
+/* TCP_INQ: each recvmsg(2) says how much is left to read, in every state of the connection and for every room.
+ * spins: 200 */
 #include "transcript.h"
 
 enum { ROOMS = 8 };
@@ -91,6 +92,60 @@ static void walk(struct pair pair)
     receive(pair.server, 16, MSG_DONTWAIT, 64);
 }
 
+/* The peer, which has the connection for itself or was forked with it, is killed behind its last bytes. The reader waits for the
+ * next edge once it was told that nothing is left, as gRPC does. */
+static void killed(int messages, bool shared)
+{
+    struct sockaddr_in at;
+    int on = 1, set = NEED(epoll_create1(0)), listener = listening(&at);
+    struct pair pair = shared ? connected() : (struct pair){-1, -1};
+    char bytes[64] = {0}, control[64];
+    pid_t peer = NEED(fork());
+    if (!peer) {
+        int fd = shared ? pair.client : NEED(socket(AF_INET, SOCK_STREAM, 0));
+        if (shared)
+            close(pair.server);
+        else
+            NEED(connect(fd, (struct sockaddr *)&at, sizeof at));
+        for (int message = 0; message < messages; message++) {
+            send_all(fd, bytes, 16);
+            take_all(fd, bytes, 16);
+        }
+        send_all(fd, "last", 4);
+        kill(getpid(), SIGKILL);
+    }
+    if (shared)
+        close(pair.client);
+    else
+        pair.server = NEED(accept(listener, NULL, NULL));
+    close(listener);
+    NEED(setsockopt(pair.server, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    nonblocking(pair.server);
+    NEED(add(set, pair.server, EPOLLIN | EPOLLET, 1));
+    int received = 0;
+    ssize_t count = 1;
+    struct epoll_event event;
+    while (count != 0 && NEED(epoll_wait(set, &event, 1, 5000)) == 1)
+        for (int left = 1; left > 0 && count != 0;) {
+            struct iovec piece = {bytes, sizeof bytes};
+            struct msghdr head = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+            count = recvmsg(pair.server, &head, 0);
+            if (count < 0 && errno == EAGAIN)
+                break;
+            if (count < 0)
+                count = 0;
+            received += count;
+            struct cmsghdr *one = count > 0 ? CMSG_FIRSTHDR(&head) : NULL;
+            left = one ? *(int *)CMSG_DATA(one) : 0;
+            if (count == 16)
+                send_all(pair.server, bytes, 16);
+        }
+    say("%d messages, then killed: %d bytes, and the end: %d", messages, received, count == 0);
+    NEED(waitpid(peer, NULL, 0));
+    close(pair.server);
+    close(set);
+}
+
 int main(void)
 {
     int on = 1, off = 0;
@@ -131,5 +186,7 @@ int main(void)
     receive(pair.server, 2, 0, 64);
     receive(pair.server, 2, 0, 64);
     receive(pair.server, 2, 0, 64);
+    for (int round = 0; round < 40; round++)
+        killed(round % 4 < 2 ? 300 : 0, round % 2);
     return 0;
 }

@@ -48,7 +48,7 @@ impl Machine {
             && receiver.is_plain()?;
         if done {
             // Whatever ends the connection later is TCP's own.
-            receiver.mark_ended();
+            receiver.mark_ended(true);
         }
         Ok(done.then(|| TcpPositions { written: sender.tcp(), consumed: receiver.tcp_lane() }))
     }

@@ -447,7 +447,7 @@ impl World {
                 connection.took_from_kernel(bells as usize);
             }
             unread = !end.fetched.is_empty() || connection.has_unread();
-            connection.reads_no_more();
+            connection.reads_no_more(true);
         }
         if unread {
             self.reset_is_right = true;

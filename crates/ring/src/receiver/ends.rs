@@ -2,7 +2,7 @@
 
 use super::Receiver;
 use crate::Corrupt;
-use crate::layout::{BUSY, ENDED, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, RESETS, WANTS_BACK};
+use crate::layout::{BUSY, ENDED, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, WANTS_BACK};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
 
@@ -76,13 +76,6 @@ impl Receiver {
     /// Whether a process of this end has left, or reads no more.
     pub fn is_over(&self) -> bool {
         self.has_left() || self.own.header().ended.load(Ordering::Relaxed) == ENDED
-    }
-
-    /// Says whether this end's program is about to reset the kernel connection. If it does [`Self::mark_ended`] follows.
-    pub fn mark_resetting(&self, resets: bool) {
-        self.own.header().ended.store(if resets { RESETS } else { 0 }, Ordering::Relaxed);
-        // Before the reset, behind which the other end looks.
-        full_fence();
     }
 
     /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
@@ -209,10 +202,10 @@ impl Receiver {
         Ok(self.lane() == Lane::Tcp && self.next.is_none() && self.tcp >= self.tcp_start)
     }
 
-    /// Says that this end reads no more; to be called before its last descriptor is closed,
-    /// so that nobody rings on it for a loop that sleeps.
-    pub fn mark_ended(&self) {
-        self.own.header().ended.store(ENDED, Ordering::Relaxed);
+    /// Says whether this end reads no more; to be called before its last descriptor is closed or its kernel connection is
+    /// reset, so that nobody rings on it for a loop that sleeps. False: it did not come to that.
+    pub fn mark_ended(&self, ended: bool) {
+        self.own.header().ended.store(if ended { ENDED } else { 0 }, Ordering::Relaxed);
         // CLOSE-PAIR: one who rings sees it, or is seen behind this.
         full_fence();
     }

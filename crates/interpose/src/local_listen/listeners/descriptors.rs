@@ -3,8 +3,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use super::super::MEMBERS;
+use super::super::names::{DESCRIPTORS, What, is_on, set_what, what};
 use super::super::word::Word;
-use super::super::{DESCRIPTORS, MEMBERS, What, set_what, what};
 use super::{SET_DESCRIPTORS, listeners, say};
 use crate::kernel;
 use crate::real::kept_errno;
@@ -32,7 +33,9 @@ fn name_set(fd: c_int, number: u32) {
 
 /// An epoll set was made.
 pub(crate) fn made_set(fd: c_int) {
-    name_set(fd, SETS_MADE.fetch_add(1, Relaxed).saturating_add(1));
+    if is_on() {
+        name_set(fd, SETS_MADE.fetch_add(1, Relaxed).saturating_add(1));
+    }
 }
 
 pub(super) fn makes_sets() -> bool {
@@ -95,6 +98,9 @@ fn named(is: What) -> Option<c_int> {
 /// `fd` is about to be closed. True: it is the library's own, and the program means something else.
 #[inline]
 pub(crate) fn closing(fd: c_int) -> bool {
+    if !is_on() {
+        return false;
+    }
     name_set(fd, 0);
     match what(fd) {
         What::Nothing => false,
@@ -108,7 +114,8 @@ pub(crate) fn closing(fd: c_int) -> bool {
 
 /// All from `first` to `last` are about to be closed, but for those that it returns, which are the library's own.
 pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
-    (first..=last.min(DESCRIPTORS as c_int - 1)).filter(|fd| closing(*fd))
+    let last = if is_on() { last.min(DESCRIPTORS as c_int - 1) } else { -1 };
+    (first..=last).filter(|fd| closing(*fd))
 }
 
 /// The program puts a file of its own at a number of the library's.
@@ -126,9 +133,12 @@ pub(crate) fn leave_number(fd: c_int) {
 
 /// `new` is the same open file as `fd`.
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
-    if fd == new || vfork::borrows_memory() {
-        return;
+    if is_on() && fd != new && !vfork::borrows_memory() {
+        kept_errno(|| has_name(fd, new));
     }
+}
+
+fn has_name(fd: c_int, new: c_int) {
     if new >= DESCRIPTORS as c_int && named_set(fd) != 0 {
         // So that a set either has its listener by now, or gets no sibling.
         let _held = listeners();
@@ -164,10 +174,11 @@ pub(crate) fn duplicated(fd: c_int, new: c_int) {
 /// `fd` came from another process, whose steering this one does not have.
 #[cold]
 pub(crate) fn received(fd: c_int) {
-    let option = |name| kernel::option(fd, libc::SOL_SOCKET, name);
-    if !vfork::borrows_memory()
-        && option(libc::SO_ACCEPTCONN) == Some(1)
-        && option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    let is = |name, value| kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, name)) == Some(value);
+    if is_on()
+        && !vfork::borrows_memory()
+        && is(libc::SO_ACCEPTCONN, 1)
+        && is(libc::SO_PROTOCOL, libc::IPPROTO_TCP)
     {
         let _said_as_it_drops = listeners();
         say(format_args!("{}", Word::Received.of(fd)));

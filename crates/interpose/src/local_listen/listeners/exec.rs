@@ -3,6 +3,7 @@
 
 use std::ffi::c_char;
 
+use super::super::names::is_on;
 use super::listeners;
 use crate::kernel;
 use crate::memory::{are_readable, is_readable};
@@ -18,7 +19,7 @@ use crate::vfork;
 #[cold]
 pub(crate) unsafe fn before_exec(environment: *const *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    let inherits = !vfork::borrows_memory() && unsafe { loads_library(environment) };
+    let inherits = is_on() && !vfork::borrows_memory() && unsafe { loads_library(environment) };
     if inherits {
         kept_errno(|| set_close_at_exec(false));
     }

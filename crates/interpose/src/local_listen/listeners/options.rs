@@ -1,12 +1,12 @@
 //! Options of a listener that change while it has siblings.
-#![allow(unsafe_code)] // setsockopt(2)
 
 use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 
+use super::super::names::{What, is_on, set_what, what};
+use super::super::sibling;
 use super::super::word::Word;
-use super::super::{What, set_what, sibling, what};
 use super::{listeners, siblings};
 use crate::kernel;
 use crate::real::{self, kept_errno};
@@ -15,27 +15,29 @@ use crate::vfork;
 /// The program has its listener block, or polls it: what waits so for the listener does not for its siblings.
 pub(crate) fn waits_otherwise(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if vfork::borrows_memory() {
-        return;
-    }
-    if let Some(listener) = &mut listeners()[number]
-        && listener.has_siblings(number)
-    {
-        listener.give_up(number, Word::Waits);
-    }
+    kept_errno(|| {
+        if !vfork::borrows_memory()
+            && let Some(listener) = &mut listeners()[number]
+            && listener.has_siblings(number)
+        {
+            listener.give_up(number, Word::Waits);
+        }
+    });
 }
 
 /// shutdown(2) of a listener succeeded: it listens no more, and neither do its siblings.
 pub(crate) fn shut_down(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if let Some(listener) = &mut listeners()[number] {
-        listener.release_all(number);
-    }
+    kept_errno(|| {
+        if let Some(listener) = &mut listeners()[number] {
+            listener.release_all(number);
+        }
+    });
 }
 
 /// accept(2) of a listener failed with EINVAL: another process may have shut it down.
 #[cold]
-pub(in super::super) fn may_be_shut_down(fd: c_int) {
+pub(crate) fn may_be_shut_down(fd: c_int) {
     kept_errno(|| {
         if kernel::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0) {
             shut_down(fd);
@@ -56,7 +58,7 @@ pub(crate) unsafe fn set_option(
     length: socklen_t,
 ) {
     match what(fd) {
-        What::Nothing if sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
+        What::Nothing if is_on() && sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
         What::Listener(number) => {
             let mut listeners = listeners();
             let Some(listener) = &mut listeners[number] else { return };

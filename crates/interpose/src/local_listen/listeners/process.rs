@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::WAITED_IN;
+use super::super::names::{DESCRIPTORS, ON, SETS, What, is_on, set_what, what};
 use super::super::word::Word;
-use super::super::{DESCRIPTORS, ON, SETS, WAITED_IN, What, set_what, what};
 use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, descriptors, forget, listeners};
 use crate::lock::Held;
 use crate::real::kept_errno;
@@ -14,7 +15,7 @@ use crate::vfork;
 /// The process is about to become another user's, which cannot bind beside sockets of this one.
 #[cold]
 pub(crate) fn changes_user(user: libc::uid_t) {
-    if user == libc::uid_t::MAX || vfork::borrows_memory() {
+    if !is_on() || user == libc::uid_t::MAX || vfork::borrows_memory() {
         return;
     }
     // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.
@@ -45,10 +46,12 @@ thread_local! {
 /// Other threads change nothing meanwhile. The program's handlers of the fork (pthread_atfork(3)) may.
 pub(crate) struct Still(#[allow(dead_code)] Held<'static>);
 
-pub(crate) fn hold_still() -> Still {
-    let still = Still(STATE.lock.hold());
-    FORKS.set(std::process::id());
-    still
+pub(crate) fn hold_still() -> Option<Still> {
+    is_on().then(|| {
+        let still = Still(STATE.lock.hold());
+        FORKS.set(std::process::id());
+        still
+    })
 }
 
 impl Drop for Still {
@@ -69,6 +72,9 @@ pub(super) fn is_forked() -> bool {
 
 /// The process is about to restrict its system calls, after which bpf(2) and others may be the end of it.
 pub(crate) fn confined() {
+    if !is_on() {
+        return;
+    }
     let mut listeners = listeners();
     for (number, place) in listeners.iter_mut().enumerate() {
         if let Some(mut listener) = place.take() {
@@ -80,6 +86,9 @@ pub(crate) fn confined() {
 
 /// In the child of a fork: siblings are the parent's.
 pub(crate) fn forked() {
+    if !is_on() {
+        return;
+    }
     STATE.lock.reset();
     FORKS.set(0);
     WAITED_IN.set(SETS);

@@ -165,7 +165,7 @@ pub(super) const COPIED: &[(c_int, &[c_int])] = &[
 ];
 
 /// Options that cannot be copied: keys and programs, and what the kernel does not report, or at any length.
-pub(in super::super) fn is_unique(level: c_int, name: c_int) -> bool {
+pub(crate) fn is_unique(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
             name,

@@ -436,7 +436,7 @@ impl World {
         let mut unread = !end.fetched.is_empty();
         if let Some(machine) = &mut self.machines[side] {
             unread |= machine.has_unread() && self.mutation != Mutation::CloseForgetsRing;
-            machine.reads_no_more();
+            machine.reads_no_more(true);
             machine.kernel_sends();
         }
         let end = &mut self.ends[side];
