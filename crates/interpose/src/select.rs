@@ -11,6 +11,7 @@ use crate::poll;
 use crate::real;
 use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
+use crate::waiters;
 
 /// The three sets of a call; null ones are empty.
 #[derive(Clone, Copy)]
@@ -61,6 +62,77 @@ pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
         let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
         concerns || table::socket(fd).is_some_and(promoted)
     })
+}
+
+/// Sockets of a call that is left to the kernel, since it has more descriptors than an `fd_set`, whose
+/// rings held bytes at its beginning that no bell told of.
+pub(crate) struct Ready {
+    known: [c_int; 16],
+    count: usize,
+}
+
+impl Ready {
+    /// # Safety
+    ///
+    /// As select(2).
+    pub(crate) unsafe fn of(count: c_int, sets: Sets) -> Ready {
+        let mut ready = Ready { known: [0; 16], count: 0 };
+        let end = count.min(table::end());
+        let words = usize::try_from(end).unwrap_or(0).div_ceil(u64::BITS as usize);
+        if usize::try_from(count).is_ok_and(|count| count <= MOST)
+            || !sockets::any()
+            || sets.read.is_null()
+            || !are_readable(sets.read.cast::<u64>(), words)
+        {
+            return ready;
+        }
+        waiters::arm_always(true);
+        for place in 0..words {
+            // SAFETY: so many words are there.
+            let word = unsafe { sets.read.cast::<u64>().add(place).read_unaligned() };
+            for fd in bits(word).map(|bit| place as c_int * u64::BITS as c_int + bit) {
+                // Those that it has no room for are asked for again: some are ready.
+                let Some(known) = ready.known.get_mut(ready.count) else { return ready };
+                let is_here = poll::promoted(fd).is_some_and(|socket| {
+                    let mut inner = socket.lock();
+                    inner.promoted.as_deref_mut().is_some_and(|promoted| {
+                        // Those that announced what was taken before they came.
+                        promoted.drop_bells(fd);
+                        promoted.waits_anew()
+                    })
+                });
+                if is_here {
+                    *known = fd;
+                    ready.count += 1;
+                }
+            }
+        }
+        ready
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What the call comes to that found so many others in the same sets.
+    ///
+    /// # Safety
+    ///
+    /// As select(2).
+    pub(crate) unsafe fn beside(&self, found: c_int, sets: Sets) -> c_int {
+        let mut all = found;
+        for &fd in self.known[..self.count].iter().filter(|_| found >= 0) {
+            let bit = 1u64 << (fd as u32 % u64::BITS);
+            // SAFETY: its word was read, and the kernel has just written to it.
+            unsafe {
+                let word = sets.read.cast::<u64>().add(fd as usize / u64::BITS as usize);
+                let said = word.read_unaligned();
+                all += c_int::from(said & bit == 0);
+                word.write_unaligned(said | bit);
+            }
+        }
+        all
+    }
 }
 
 /// What one call asks, and what the kernel said, as words of the sets: it counts in these, too.

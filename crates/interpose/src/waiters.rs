@@ -81,12 +81,10 @@ impl Promoted {
         if rests { Ok(false) } else { self.arm() }
     }
 
-    /// O_NONBLOCK changed: the program may wait in another way from now on.
-    pub(crate) fn waits_anew(&mut self) {
-        if std::mem::take(&mut self.waiters).are_seen() && self.listed_in == 0 && !self.armed {
-            // Whether something is here the program finds out when it waits.
-            let _ = self.arm();
-        }
+    /// The program may wait in another way from now on. True: something is here, and no bell will come for it.
+    pub(crate) fn waits_anew(&mut self) -> bool {
+        self.waiters = Waiters::Unseen;
+        self.listed_in == 0 && !self.armed && self.arm().unwrap_or(true)
     }
 
     /// Whether this end, of no set, may go without asking to be rung until the next wait.

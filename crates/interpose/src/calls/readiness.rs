@@ -181,6 +181,11 @@ pub unsafe fn select(
     promoter::answers();
     let sets = Sets { read, write, except };
     listeners_in(count, sets);
+    let ready = selecting::Ready::of(count, sets);
+    if !ready.is_empty() {
+        let mut at_once = timeval { tv_sec: 0, tv_usec: 0 };
+        return ready.beside(real::select(count, read, write, except, &raw mut at_once), sets);
+    }
     if !selecting::concerns(count, sets) || !(timeout.is_null() || is_writable(timeout)) {
         return real::select(count, read, write, except, timeout);
     }
@@ -212,6 +217,11 @@ pub unsafe fn pselect(
     promoter::answers();
     let sets = Sets { read, write, except };
     listeners_in(count, sets);
+    let ready = selecting::Ready::of(count, sets);
+    if !ready.is_empty() {
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        return ready.beside(real::pselect(count, read, write, except, &raw const at_once, mask), sets);
+    }
     if selecting::concerns(count, sets)
         && let Some(limit) = limit_at(timeout)
     {

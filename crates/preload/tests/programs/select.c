@@ -1,5 +1,6 @@
 /* select(2) and pselect(2): sets, masks, timeouts. */
 #include "transcript.h"
+#include <sys/resource.h>
 
 static volatile sig_atomic_t came;
 
@@ -39,8 +40,73 @@ static void *sender(void *unused)
     return NULL;
 }
 
+enum { HIGH = 1500, BITS = 2048, WORD = 8 * sizeof(unsigned long) };
+
+static void *echoes(void *fd)
+{
+    echo_all(*(int *)fd, 50, 1);
+    return NULL;
+}
+
+static void *sends_late(void *fd)
+{
+    usleep(20000);
+    send_all(*(int *)fd, "late", 4);
+    return NULL;
+}
+
+/* Of descriptors beyond FD_SETSIZE, as programs ask with sets of their own, after waits of another kind. */
+static void beyond(int sockets)
+{
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
+    if (files.rlim_cur < BITS || setrlimit(RLIMIT_NOFILE, &files) < 0)
+        return say("no descriptors of %d", HIGH);
+    say("# %d beyond", sockets);
+    struct pair all[20];
+    for (int place = 0; place < sockets; place++) {
+        pthread_t echo;
+        all[place] = promoted();
+        int high = NEED(fcntl(all[place].server, F_DUPFD_CLOEXEC, HIGH));
+        close(all[place].server);
+        all[place].server = high;
+        NEED(-pthread_create(&echo, NULL, echoes, &all[place].server));
+        if (!is_echoed(all[place].client, 50, 1))
+            fail("echo");
+        pthread_join(echo, NULL);
+    }
+    for (int round = 0; round < 6; round++) {
+        unsigned long set[BITS / WORD] = {0};
+        pthread_t late;
+        int sent = round % 2 ? sockets : 1;
+        for (int place = 0; place < sockets; place++)
+            set[all[place].server / WORD] |= 1ul << all[place].server % WORD;
+        if (sent == 1)
+            NEED(-pthread_create(&late, NULL, sends_late, &all[0].client));
+        for (int place = 0; place < sent && sent > 1; place++)
+            send_all(all[place].client, "here", 4);
+        struct timeval limit = {10, 0};
+        int ready = select(BITS, (fd_set *)set, NULL, NULL, &limit);
+        bool first = set[all[0].server / WORD] >> all[0].server % WORD & 1;
+        say("ready: %d, the first: %d", sent == 1 ? ready : ready > 0, sent > 1 || first);
+        if (sent == 1)
+            pthread_join(late, NULL);
+        for (int place = 0; place < sent; place++) {
+            char bytes[4];
+            take_all(all[place].server, bytes, 4);
+        }
+    }
+    for (int place = 0; place < sockets; place++) {
+        close(all[place].client);
+        close(all[place].server);
+    }
+}
+
 int main(void)
 {
+    beyond(1);
+    beyond(20);
     pair = promoted();
     char bytes[16];
     int above = (pair.client > pair.server ? pair.client : pair.server) + 1;
