@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use common::scripts;
-use scripts::{Cause, Dialect, Error, Script, alterations, run_on_kernel};
+use packetdrill::{Cause, Dialect, Error, Script, alterations, run_on_kernel};
 use testkit::netns;
 
 const BOUND: Duration = Duration::from_secs(300);

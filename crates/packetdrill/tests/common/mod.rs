@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use scripts::{Dialect, Script, parse};
+use packetdrill::{Dialect, Script, parse};
 
 /// All of them, by name.
 pub(crate) fn scripts(dialect: Dialect) -> Vec<(String, Script)> {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use scripts::{Cause, Dialect, Script, alterations, parse, run};
+use packetdrill::{Cause, Dialect, Script, alterations, parse, run};
 
 /// Scripts in a folder, at most four levels deep.
 fn find(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {

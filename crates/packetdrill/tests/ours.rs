@@ -3,7 +3,7 @@
 mod common;
 
 use common::scripts;
-use scripts::{Cause, Dialect, alterations, parse, run};
+use packetdrill::{Cause, Dialect, alterations, parse, run};
 
 #[test]
 fn scripts_pass() {

@@ -5,8 +5,9 @@
 //! kernel grades the interpreter: it passes the scripts that our stack passes, and none of them with
 //! an expected packet altered.
 //!
-//! A crate of its own, and only for tests: `testkit` stands on the channel, which will stand on
-//! `tcp`, and nothing stands on this one. So all dependencies point one way.
+//! For tests only; no crate depends on it. Both kinds of sockets implement `system::System`: `simulated`
+//! are ours, `kernel` the kernel's. `parse` reads a script, `run` carries it out, `call` makes its calls,
+//! `segment` and `icmp` write and compare packets, and `alter` makes the scripts that have to fail.
 //!
 //! # The part of the language that is there
 //! - times `0.1`, `+0.1`, `+0.1~+0.3` and `*`; `--ip_version`, `--mtu`, `--tolerance_usecs`; comments;
