@@ -7,11 +7,11 @@
 //!
 //! * `registry`: contexts as C has them, and the threads that use them in turn;
 //! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;
-//! * `context`: one stack, its device, its sockets, and the turn that moves packets;
+//! * `context`: one stack, its device, its sockets, the local ports that are answered on its queue of the
+//!   device, and the turn that moves packets;
 //! * `carrier`: TUN devices and those of the caller;
 //! * `files`, `pipe`: what the numbers of a context stand for;
 //! * `idle`: connections on which nothing moves;
-//! * `ports`: local ports of connections, where a device has several queues;
 //! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
 //!   conversions.
 //!

@@ -5,7 +5,7 @@
 //!   segments.
 //! * [`Device`] moves batches. [`link::pair`] makes two devices joined in memory;
 //!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload. [`group`] is
-//!   one device for several stacks, and [`steer`] has the local ports that the kernel answers on
+//!   one device for several stacks, and [`ports`] has the local ports that the kernel answers on
 //!   a stack's own queue.
 //! * [`pump`] moves packets between a device and a TCP.
 //! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
@@ -28,7 +28,7 @@ mod view;
 #[cfg(feature = "tun")]
 pub mod group;
 #[cfg(feature = "tun")]
-pub mod steer;
+pub mod ports;
 #[cfg(feature = "tun")]
 mod sys;
 #[cfg(feature = "tun")]

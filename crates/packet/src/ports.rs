@@ -1,4 +1,4 @@
-//! Which queue of a TUN device the kernel sends a flow to, and local ports chosen by it.
+//! Local ports whose answers the kernel sends to the queue that a stack has of a TUN device.
 //!
 //! The kernel sends a flow to the queue that has last sent packets of it. For one that is new, or
 //! was silent for some seconds, it chooses by a hash with a secret key. But the choice
@@ -326,7 +326,7 @@ mod tests {
     /// The last queue fails when the others have shown ports already.
     #[test]
     fn a_probe_that_fails_midway_is_forgotten() {
-        const TEST: &str = "steer::tests::a_probe_that_fails_midway_is_forgotten";
+        const TEST: &str = "ports::tests::a_probe_that_fails_midway_is_forgotten";
         if !netns::enter(TEST, Duration::from_secs(60)) {
             return;
         }
