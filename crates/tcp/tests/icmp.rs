@@ -89,11 +89,11 @@ fn refused_by_name() {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
     //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-    //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP layer
-    //# [(MUST-63)] (see | Section 3.2.1.3).
+    //# An incoming SYN with an invalid source address MUST be ignored either by TCP or by the IP layer
+    //# [(MUST-63)] (see Section 3.2.1.3).
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-    //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
-    //# broadcast or multicast address [(MUST-57)].
+    //# A TCP implementation MUST silently discard an incoming SYN segment that is addressed to a broadcast or
+    //# multicast address [(MUST-57)].
     let mut net = Net::plain(PLAIN);
     let mut good = Vec::new();
     let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);

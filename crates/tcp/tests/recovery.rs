@@ -390,6 +390,8 @@ fn restart_after_idle() {
 /// does once a round trip, as for a loss; what is sent again is not marked as capable.
 #[test]
 fn congestion_marks() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+    //# A TCP endpoint SHOULD implement ECN as described in RFC 3168 (SHLD- 8).
     let mut trace = Trace::new(|_| {});
     let listener = trace.listen();
     trace.send("SEW 0:0(0) win 65535 <mss 1000,sackOK>");

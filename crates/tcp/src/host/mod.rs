@@ -201,11 +201,11 @@ impl<C: Control> Host<C> {
         into: &mut Segments<'a>,
     ) -> Result<Content, Reason> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-        //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP
-        //# layer [(MUST-63)] (see | Section 3.2.1.3).
+        //# An incoming SYN with an invalid source address MUST be ignored either by TCP or by the IP layer
+        //# [(MUST-63)] (see Section 3.2.1.3).
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-        //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
-        //# broadcast or multicast address [(MUST-57)].
+        //# A TCP implementation MUST silently discard an incoming SYN segment that is addressed to a broadcast or
+        //# multicast address [(MUST-57)].
         if !self.has_address(packet.destination) || !packet.source.is_unicast() {
             return Err(Reason::Address);
         }
