@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::Stack;
 use super::flow::{Lasting, NO_COLD, flag};
 use super::pace::Undo;
-use super::planted::{Bug, planted};
 use super::reduce::Reduction;
 use super::state::{State, Step};
 use super::transmit::Plan;
@@ -341,11 +340,7 @@ impl<C: Control> Stack<C> {
         }
         if !hot.owes_ack() {
             hot.ack_at = Deadline::NONE;
-        } else if !hot.has(flag::ACK_NOW)
-            && !hot.ack_at.is_set()
-            && hot.state.is_synchronized()
-            && !planted(Bug::AckTimerUnset)
-        {
+        } else if !hot.has(flag::ACK_NOW) && !hot.ack_at.is_set() && hot.state.is_synchronized() {
             hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
         }
         let hot = &self.flows[slot];
@@ -399,7 +394,7 @@ impl<C: Control> Stack<C> {
         //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for
         //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially
         //# the interval between successive probes (SHLD-30).
-        } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
+        } else if plan == Plan::Nothing && !hot.send_at.is_set() {
             let next = now.plus(self.rto(slot));
             let end = self.held_until(slot);
             self.flows[slot].send_at = Deadline::at(end.map_or(next, |end| end.min(next)));
