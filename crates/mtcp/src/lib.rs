@@ -16,7 +16,7 @@
 //!   conversions.
 //!
 //! It is a library of its own, since its names are mTCP's: a program that links libmegapipe gets
-//! none of them, and this one needs none of the channel's engines.
+//! none of them, and this one does not depend on the channel.
 
 mod address;
 mod carrier;

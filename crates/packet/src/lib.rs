@@ -6,7 +6,7 @@
 //! * [`Device`] moves batches. [`link::pair`] makes two devices joined in memory;
 //!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload. [`group`] is
 //!   one device for several stacks, and [`ports`] has the local ports that the kernel answers on
-//!   a stack's own queue.
+//!   a stack's own queue. [`TunNetwork`] reads a device and its addresses from text.
 //! * [`pump`] moves packets between a device and a TCP.
 //! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
 //!   joins and overlaps packets, repeatably, from a seed and under a clock of the caller.
@@ -21,12 +21,15 @@ mod device;
 mod doorbell;
 mod faults;
 pub mod link;
+mod prefix;
 pub mod pump;
 pub mod segment;
 mod view;
 
 #[cfg(feature = "tun")]
 pub mod group;
+#[cfg(feature = "tun")]
+mod network;
 #[cfg(feature = "tun")]
 pub mod ports;
 #[cfg(feature = "tun")]
@@ -40,4 +43,7 @@ pub use batch::{BATCH_FRAMES, Batch, Checksum, Frame, Full, Offload};
 pub use checksum::{Sum, pseudo_header};
 pub use device::{Capabilities, Device};
 pub use faults::{Direction, Faults, Faulty, Random};
+#[cfg(feature = "tun")]
+pub use network::{TunNetwork, TunNetworkError};
+pub use prefix::Prefix;
 pub use view::{Protocol, View};

@@ -1,9 +1,8 @@
 //! What a host is told once: addresses, bounds, times.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use packet::Capabilities;
+use packet::{Capabilities, Prefix};
 
 /// How a host is made.
 #[derive(Clone, Debug)]
@@ -41,37 +40,6 @@ impl Config {
             initial: Initial::Keyed,
             offers: Offers::default(),
             icmp_ends_attempts: true,
-        }
-    }
-}
-
-/// A range of addresses: all that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// One of them. A host connects from this one.
-    pub address: IpAddr,
-    /// How many leading bits are the same.
-    pub bits: u8,
-}
-
-impl Prefix {
-    /// One address alone.
-    pub fn one(address: IpAddr) -> Prefix {
-        Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
-    }
-
-    /// Whether an address is in it.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                let differ = ours.to_bits() ^ theirs.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                let differ = ours.to_bits() ^ theirs.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            _ => false,
         }
     }
 }

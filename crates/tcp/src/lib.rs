@@ -88,7 +88,7 @@ mod host;
 pub mod sockets;
 mod time;
 
-pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Prefix, Profile};
+pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Profile};
 pub use control::{Acked, Control, Cubic, CubicMemory, Reno, Window};
 pub use core::calls::{ConnectError, Info, ListenError};
 pub use core::listen::Pattern;
@@ -96,5 +96,5 @@ pub use core::seq::{Seq, Span};
 pub use core::state::State;
 pub use event::{Answer, Ask, Event, Failure, Flow, Listener, Ready, Reason};
 pub use host::{Host, Read, ReadError, WriteError};
-pub use packet;
+pub use packet::{self, Prefix};
 pub use time::Time;

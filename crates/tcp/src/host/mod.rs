@@ -11,9 +11,9 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use packet::pump::Endpoint;
-use packet::{Batch, Capabilities, Frame, Offload, Protocol};
+use packet::{Batch, Capabilities, Frame, Offload, Prefix, Protocol};
 
-use crate::config::{Config, Prefix, Profile};
+use crate::config::{Config, Profile};
 use crate::control::{Control, Cubic};
 use crate::core::address::Address;
 use crate::core::input::{BURST, Burst};

@@ -1,12 +1,12 @@
-//! A stack's place on a TUN device, in words: `tun:NAME,ADDRESS/PREFIX`.
+//! The place of a stack on a TUN device, as text: `tun:NAME,ADDRESS/PREFIX`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use packet::group::Queue;
-use packet::tun::{OpenError, Tun};
-use tcp::Prefix;
+use crate::Prefix;
+use crate::group::Queue;
+use crate::tun::{OpenError, Tun};
 
 /// Longest packet on the device; with its offloads the kernel hands over 64 KB as one.
 const MTU: u16 = 1500;
@@ -22,9 +22,16 @@ pub struct TunNetwork {
 }
 
 /// Why a text names no [`TunNetwork`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not tun:NAME,ADDRESS/PREFIX, with room for two addresses in the prefix")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunNetworkError(String);
+
+impl fmt::Display for TunNetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not tun:NAME,ADDRESS/PREFIX, with room for two addresses in the prefix", self.0)
+    }
+}
+
+impl std::error::Error for TunNetworkError {}
 
 impl TunNetwork {
     /// The name of the device, or a pattern for it.
@@ -45,10 +52,9 @@ impl TunNetwork {
         Ok(tun)
     }
 
-    /// As [`open`](TunNetwork::open), with so many queues, for a stack with these addresses on each
-    /// of them ([`Stack::on_queue`](crate::Stack::on_queue)). Every flow stays on the queue that its
-    /// first packet came on. The stacks share the work, and packets that came to the wrong one; a
-    /// stack that ends leaves its queue to another.
+    /// As [`open`](TunNetwork::open), with so many queues, for a stack with these addresses on each of them.
+    /// Every flow stays on the queue that its first packet came on. The stacks share the work, and packets that
+    /// came to the wrong one; a stack that ends leaves its queue to another.
     pub fn open_queues(&self, queues: usize) -> Result<Vec<Queue>, OpenError> {
         let queues = Queue::open(&self.name, MTU, queues)?;
         self.set_up(queues[0].tun())?;
