@@ -65,6 +65,7 @@
 //! | for | see |
 //! |---|---|
 //! | calls on connections | [`Host`] |
+//! | a connection as `Read` and `Write` | [`Host::stream`] |
 //! | descriptors, the calls of POSIX, readiness by level and by edge | [`sockets`] |
 //! | what memory and work a peer can cause, each with a name | [`Limits`] |
 //! | timeouts | [`Profile`] |
@@ -95,6 +96,6 @@ pub use core::listen::Pattern;
 pub use core::seq::{Seq, Span};
 pub use core::state::State;
 pub use event::{Answer, Ask, Event, Failure, Flow, Listener, Ready, Reason};
-pub use host::{Host, Read, ReadError, WriteError};
+pub use host::{Host, Read, ReadError, Stream, WriteError};
 pub use packet::{self, Prefix};
 pub use time::Time;

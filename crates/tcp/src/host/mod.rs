@@ -5,6 +5,7 @@ pub(crate) mod icmp;
 pub(crate) mod ip;
 mod output;
 pub(crate) mod store;
+mod stream;
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -25,9 +26,10 @@ use crate::event::{Event, Ready, Reason};
 use crate::time::Time;
 use icmp::{Answers, Refusal};
 use ip::Packet;
-use store::{Pages, Stream};
+use store::Pages;
 
 pub use calls::{Read, ReadError, WriteError};
+pub use stream::Stream;
 
 /// A TCP endpoint of its own, for the addresses that it was given.
 ///
@@ -61,8 +63,8 @@ pub(crate) struct Store {
 /// The bytes of one flow.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Streams {
-    pub(crate) received: Stream,
-    pub(crate) sent: Stream,
+    pub(crate) received: store::Stream,
+    pub(crate) sent: store::Stream,
 }
 
 impl Host<Cubic> {
