@@ -104,9 +104,11 @@ pub struct Offers {
     pub sack: bool,
     /// Timestamps (RFC 7323, 3).
     pub timestamps: bool,
-    /// Explicit congestion notification (RFC 3168), for connections that begin here; peers that ask for it
-    /// get it in any case. Routers then mark packets that they would have dropped.
-    pub ecn: bool,
+    /// How many SYNs of a connection that begins here ask for explicit congestion notification (RFC 3168):
+    /// 0 for none, 1 as with Linux, or more; further ones do not, for something on the way may drop those
+    /// that ask. Peers that ask for it get it in any case. Routers then mark packets that they would have
+    /// dropped.
+    pub ecn: u8,
     /// A SYN that is repeated for this time, or a later one, has the first of these alone: something
     /// on the way may drop SYNs for their options.
     pub plain_repeat: u8,
@@ -114,7 +116,7 @@ pub struct Offers {
 
 impl Default for Offers {
     fn default() -> Offers {
-        Offers { mss: true, scale: true, sack: true, timestamps: true, ecn: false, plain_repeat: u8::MAX }
+        Offers { mss: true, scale: true, sack: true, timestamps: true, ecn: 0, plain_repeat: u8::MAX }
     }
 }
 

@@ -435,7 +435,7 @@ fn congestion_marks() {
 #[test]
 fn asking_for_congestion_marks() {
     for (answer, agreed) in [("SE.", true), ("S.", false), ("SEW.", false)] {
-        let mut trace = Trace::new(|config| config.offers.ecn = true);
+        let mut trace = Trace::new(|config| config.offers.ecn = 1);
         let now = trace.now;
         let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
         let flow = trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
@@ -448,7 +448,7 @@ fn asking_for_congestion_marks() {
         let flags = trace.take()[0].starts_with("E. ");
         assert_eq!(flags, agreed, "{answer}");
     }
-    let mut trace = Trace::new(|config| config.offers.ecn = true);
+    let mut trace = Trace::new(|config| config.offers.ecn = 1);
     let now = trace.now;
     let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
     trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
