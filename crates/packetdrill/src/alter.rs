@@ -61,6 +61,10 @@ fn variants(segment: &Segment) -> Vec<(&'static str, Segment)> {
         let marks = Marks { hops: Some(hops ^ 1), ..segment.marks };
         variants.push(("hops", Segment { marks, ..segment.clone() }));
     }
+    if let Some(ecn) = segment.marks.ecn {
+        let marks = Marks { ecn: Some(ecn ^ 1), ..segment.marks };
+        variants.push(("codepoint", Segment { marks, ..segment.clone() }));
+    }
     if let Some(options) = &segment.options {
         let mut options = options.clone();
         options.push(TcpOption::Sack(vec![(1, 2)]));

@@ -8,8 +8,8 @@ use tcp::sockets::{Errno, How, Options};
 use crate::parse::{Call, split};
 use crate::run::{Run, differs};
 use crate::segment::number;
-use crate::system::{Failed, System};
-use crate::{Cause, freebsd};
+use crate::system::{CLOSED, Failed, System};
+use crate::{Cause, code, freebsd};
 
 /// What a call returned.
 pub(crate) struct Outcome {
@@ -105,13 +105,13 @@ impl<S: System> Run<S> {
                 }
                 begun?;
             }
-            "read" | "recv" => {
-                let mut bytes = vec![0; call.number(2)?];
-                let peek = call.argument(3) == "MSG_PEEK";
-                return Ok(self.system.read(socket, &mut bytes, peek)? as i64);
+            "read" | "recv" | "readv" | "recvmsg" => {
+                let mut bytes = vec![0; call.size()?];
+                let flags = call.argument(if call.name == "recvmsg" { 2 } else { 3 });
+                return Ok(self.system.read(socket, &mut bytes, flags == "MSG_PEEK")? as i64);
             }
-            "write" | "send" => {
-                let bytes = vec![7; call.number(2)?];
+            "write" | "send" | "writev" | "sendmsg" => {
+                let bytes = vec![7; call.size()?];
                 return Ok(self.system.write(socket, &bytes)? as i64);
             }
             "shutdown" => {
@@ -157,6 +157,15 @@ impl<S: System> Run<S> {
             "SO_RCVBUF" if self.dialect.is_freebsds() => return Ok(()),
             "SO_KEEPALIVE" => value(options.keep_alive),
             "TCP_NODELAY" => value(options.no_delay),
+            "TCP_USER_TIMEOUT" => {
+                number = options.user_timeout.map_or(0, |time| time.as_millis()).to_string();
+                &number
+            }
+            "TCP_MAXSEG" => {
+                let size = self.system.info(socket, "tcpi_snd_mss")?;
+                number = size.ok_or_else(|| unsupported(call))?.to_string();
+                &number
+            }
             name => {
                 let profile = self.system.profile(socket)?;
                 let seconds = match name {
@@ -177,23 +186,18 @@ impl<S: System> Run<S> {
         Err(Failed::Cause(differs(format!("{name} of {wanted}"), format!("{name} of {seen}"))))
     }
 
-    /// Whether the connection has no options.
-    pub(crate) fn is_plain(&self) -> Result<(), Cause> {
-        match self.last.map(|socket| self.system.is_plain(socket)) {
-            Some(Ok(true)) => Ok(()),
-            Some(Err(Failed::Cause(cause))) => Err(cause),
-            _ => Err(differs("no options", "some")),
-        }
-    }
-
-    /// The state of the connection or listener that was used last.
-    pub(crate) fn state(&self, wanted: &str) -> Result<(), Cause> {
-        let seen = match self.last.map(|socket| self.system.state(socket)) {
-            Some(Ok(state)) => state,
-            Some(Err(Failed::Cause(cause))) => return Err(cause),
-            Some(Err(Failed::Errno(_))) | None => "CLOSED",
-        };
-        if wanted == seen { Ok(()) } else { Err(differs(wanted, seen)) }
+    /// A condition on the connection or listener that was used last.
+    pub(crate) fn check(&self, condition: &str) -> Result<(), Cause> {
+        code::check(condition, &mut |field| {
+            let value = self.last.map(|socket| self.system.info(socket, field));
+            match (value, field) {
+                (Some(Ok(Some(value))), _) => Ok(value),
+                (Some(Err(Failed::Cause(cause))), _) => Err(cause),
+                (Some(Err(Failed::Errno(_))) | None, "tcpi_state") => Ok(CLOSED),
+                (Some(Err(Failed::Errno(_))) | None, _) => Err(differs(field, "no connection")),
+                (Some(Ok(None)), _) => Err(Cause::Unsupported(field.to_string())),
+            }
+        })
     }
 }
 
@@ -206,16 +210,33 @@ impl Call {
         self.arguments.get(at).map_or("", String::as_str)
     }
 
+    /// Bytes of the buffer that a call on bytes has, or of all its buffers.
+    fn size(&self) -> Result<usize, Failed> {
+        let buffers = match self.name.as_str() {
+            "sendmsg" | "recvmsg" => field(self.argument(1), "msg_iov").ok_or_else(|| unsupported(self))?,
+            "writev" | "readv" => self.argument(1),
+            _ => return self.number(2),
+        };
+        let buffers = buffers.strip_prefix('[').and_then(|buffers| buffers.strip_suffix(']'));
+        let size =
+            |buffer: &str| buffer.trim_end_matches('}').rsplit(',').next()?.trim().parse::<usize>().ok();
+        let sizes = buffers.and_then(|buffers| split(buffers).into_iter().map(size).sum::<Option<usize>>());
+        sizes.ok_or_else(|| unsupported(self))
+    }
+
     pub(crate) fn number<N: std::str::FromStr>(&self, at: usize) -> Result<N, Failed> {
         self.argument(at).parse().map_err(|_| unsupported(self))
     }
 }
 
-/// The value of a field of `{name=value, ...}`.
+/// The value of a field of `{name=value, ...}`, or of `{name(count)=value, ...}`.
 pub(crate) fn field<'a>(structure: &'a str, name: &str) -> Option<&'a str> {
     let fields = split(structure.trim_start_matches('{').trim_end_matches('}'));
     let pairs = fields.into_iter().filter_map(|field| field.split_once('='));
-    pairs.into_iter().find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
+    pairs
+        .into_iter()
+        .find(|(known, _)| known.split('(').next().map(str::trim) == Some(name))
+        .map(|(_, value)| value.trim())
 }
 
 /// Options after a `setsockopt`. `None` if it sets another one.
@@ -227,6 +248,11 @@ fn changed(options: Options, call: &Call) -> Option<Options> {
         "SO_REUSEADDR" => options,
         "SO_KEEPALIVE" => Options { keep_alive: on, ..options },
         "TCP_NODELAY" => Options { no_delay: on, ..options },
+        "TCP_USER_TIMEOUT" => {
+            let millis = value.trim_matches(['[', ']']).parse().ok()?;
+            let user_timeout = Some(Duration::from_millis(millis)).filter(|time| !time.is_zero());
+            Options { user_timeout, ..options }
+        }
         // Of the host: see `Settings`.
         "TCP_NOOPT" => options,
         // FreeBSD's.

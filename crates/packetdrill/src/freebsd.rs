@@ -6,7 +6,7 @@ use crate::segment::Segment;
 
 /// How much a window may differ: a right edge moves in steps of up to a segment (RFC 9293,
 /// 3.8.6.2.2), and stacks choose different ones.
-pub(crate) const WINDOW_STEP: u16 = 1460;
+pub(crate) const WINDOW_STEP: u32 = 1460;
 
 /// FreeBSD adds this to each timeout after the first (`net.inet.tcp.rexmit_slop`), RFC 6298 does
 /// not: a repeated SYN may come so much earlier.
@@ -21,7 +21,7 @@ pub(crate) fn at_our_edge(injected: &Segment, last: &Segment, mtu: u32, v6: bool
     let (Some(ack), Some(window)) = (last.ack, last.window) else { return segment };
     let buffer = 65_536u32.next_multiple_of(mtu - if v6 { 60 } else { 40 });
     let inside = segment.seq.wrapping_sub(ack);
-    if inside >= buffer - 1 && inside < buffer + u32::from(WINDOW_STEP) {
+    if inside >= buffer - 1 && inside < buffer + WINDOW_STEP {
         segment.seq -= buffer - u32::from(window);
     }
     segment

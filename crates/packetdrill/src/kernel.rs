@@ -4,7 +4,7 @@
 //! that the interpreter reads wrongly, or has `#ifdef Linux` for.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tcp::{Marking, Profile, Time};
 use crate::parse::Script;
 use crate::run::{Run, at, differs};
 use crate::settings::Settings;
-use crate::system::{Failed, Sent, System, Watch};
+use crate::system::{CLOSED, Failed, Sent, System, Watch};
 use crate::{Cause, Error};
 
 /// How late packets may be seen whatever caused them: other programs want the processor, too.
@@ -81,6 +81,23 @@ impl Kernel {
     fn add(&mut self, socket: Socket) -> u32 {
         self.sockets.push(Some(socket));
         self.sockets.len() as u32 - 1
+    }
+
+    /// The state of a connection, as `/proc/net/tcp` has it. A socket that is not there is closed.
+    fn state(&self, socket: u32) -> Result<i64, Failed> {
+        let &Socket { local: Some(local), remote, .. } = self.get(socket)? else { return Ok(CLOSED) };
+        let file = if local.is_ipv6() { "/proc/net/tcp6" } else { "/proc/net/tcp" };
+        let table = std::fs::read_to_string(file).unwrap_or_default();
+        let remote = remote.unwrap_or_else(|| match local {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        });
+        let (local, remote) = (in_table(local), in_table(remote));
+        let state = table.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+            [_, here, there, state, ..] if here == local && there == remote => Some(state.to_string()),
+            _ => None,
+        });
+        Ok(state.and_then(|state| i64::from_str_radix(&state, 16).ok()).unwrap_or(CLOSED))
     }
 
     /// Takes what the kernel has sent: TCP, a packet a segment.
@@ -237,6 +254,9 @@ impl System for Kernel {
             no_delay: sockopt::tcp_nodelay(fd)?,
             keep_alive: sockopt::socket_keepalive(fd)?,
             linger: sockopt::socket_linger(fd)?,
+            user_timeout: Some(sockopt::tcp_user_timeout(fd)?)
+                .filter(|&millis| millis > 0)
+                .map(|millis| Duration::from_millis(millis.into())),
             ..Options::default()
         })
     }
@@ -245,6 +265,8 @@ impl System for Kernel {
         let fd = &self.get(socket)?.fd;
         sockopt::set_tcp_nodelay(fd, options.no_delay)?;
         sockopt::set_socket_keepalive(fd, options.keep_alive)?;
+        let user_timeout = options.user_timeout.map_or(0, |time| time.as_millis() as u32);
+        sockopt::set_tcp_user_timeout(fd, user_timeout)?;
         let Marking { traffic_class, hop_limit } = options.marking;
         let v6 = sockopt::socket_domain(fd)? == AddressFamily::INET6;
         match (v6, hop_limit) {
@@ -267,41 +289,25 @@ impl System for Kernel {
         }
     }
 
-    /// As `/proc/net/tcp` has it. A socket of which it knows nothing is closed.
-    fn state(&self, socket: u32) -> Result<&'static str, Failed> {
-        let &Socket { local: Some(local), remote, .. } = self.get(socket)? else { return Ok("CLOSED") };
-        let file = if local.is_ipv6() { "/proc/net/tcp6" } else { "/proc/net/tcp" };
-        let table = std::fs::read_to_string(file).unwrap_or_default();
-        let remote = remote.unwrap_or_else(|| match local {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        });
-        let (local, remote) = (in_table(local), in_table(remote));
-        let state = table.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-            [_, here, there, state, ..] if here == local && there == remote => Some(state.to_string()),
+    fn info(&self, socket: u32, field: &str) -> Result<Option<i64>, Failed> {
+        if field == "tcpi_state" {
+            return self.state(socket).map(Some);
+        }
+        let info = sys::tcp::info(self.get(socket)?.fd.as_fd());
+        let info = info.map_err(|error| Failed::Cause(differs("TCP_INFO", error)))?;
+        Ok(match field {
+            "tcpi_rto" => Some(info.rto.as_micros() as i64),
+            "tcpi_rtt" => Some(info.rtt.as_micros() as i64),
+            "tcpi_rttvar" => Some(info.rtt_variation.as_micros() as i64),
+            "tcpi_snd_mss" => Some(info.segment_size.into()),
+            "tcpi_snd_cwnd" => Some(info.congestion_window.into()),
+            "tcpi_bytes_retrans" => Some(info.bytes_retransmitted as i64),
             _ => None,
-        });
-        Ok(match state.as_deref() {
-            Some("01") => "ESTABLISHED",
-            Some("02") => "SYN_SENT",
-            Some("03") => "SYN_RECEIVED",
-            Some("04") => "FIN_WAIT_1",
-            Some("05") => "FIN_WAIT_2",
-            Some("06") => "TIME_WAIT",
-            Some("08") => "CLOSE_WAIT",
-            Some("09") => "LAST_ACK",
-            Some("0A") => "LISTEN",
-            Some("0B") => "CLOSING",
-            _ => "CLOSED",
         })
     }
 
     fn profile(&self, _socket: u32) -> Result<Profile, Failed> {
         Err(Failed::Cause(Cause::Unsupported("the times of a socket".into())))
-    }
-
-    fn is_plain(&self, _socket: u32) -> Result<bool, Failed> {
-        Err(Failed::Cause(Cause::Unsupported("tcpi_options".into())))
     }
 
     fn poll(&self, socket: u32) -> Result<Readiness, Failed> {

@@ -15,18 +15,19 @@
 //! - TCP packets: flags of `SFRP.EW`, sequence numbers (`...` for a SYN's), `ack`, also without the
 //!   flag, `win`, and the options `mss`, `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`;
 //!   `<...>` stands for any options; in front of the flags `(ttl 4)`, `(hlim 4)`, `(tos 0x20)` or
-//!   `(class 0x20)`;
+//!   `(class 0x20)`, or `[noecn]`, `[ect0]`, `[ect1]`, `[ce]`;
 //! - ICMP errors that arrive: `< icmp unreachable port_unreachable [0:0(0)]`;
-//! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
-//!   `write`, `send`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
+//! - the calls, over several lines, too, `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `readv`, `recv`
+//!   and `recvmsg` (with `MSG_PEEK`), `write`, `writev`, `send`, `sendmsg`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
 //!   `epoll_wait`, and `getsockopt` and `setsockopt` of SO_ERROR, SO_KEEPALIVE, SO_REUSEADDR,
-//!   SO_LINGER, TCP_NODELAY, TCP_NOOPT (of the host), TCP_KEEPINIT, IP_TTL, IP_TOS,
+//!   SO_LINGER, TCP_NODELAY, TCP_USER_TIMEOUT, TCP_NOOPT (of the host), TCP_KEEPINIT, IP_TTL, IP_TOS,
 //!   IPV6_UNICAST_HOPS, IPV6_TCLASS, and `getsockopt` of
-//!   TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
+//!   TCP_MAXSEG, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
 //!   one; no other call blocks, also without O_NONBLOCK;
 //! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's, which hold for what is opened
 //!   when nothing else is open; `sockstat` and `tcpdrop` are skipped;
-//! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`, `%{ assert tcpi_options == 0 }%`.
+//! - code blocks with assertions, `%{ assert tcpi_snd_cwnd == 10 and tcpi_options & TCPI_OPT_SACK }%`, on the
+//!   fields of TCP_INFO that `System::info` has.
 //!
 //! All else is [`Cause::Unsupported`], with its line.
 //!
@@ -43,6 +44,8 @@
 //! - The size of a buffer, which it rounds, and the scale that it takes for it, unless the script
 //!   sets `maxsockbuf`.
 //! - Windows that differ by less than a segment.
+//! - Our timestamps may be later than the script's: packetdrill compares them with
+//!   `--tcp_ts_tick_usecs` alone, which no script has.
 //! - What is sent behind the last packet that the script names: packetdrill does not check it.
 //! - A repeated SYN may come 200 ms earlier: FreeBSD adds `rexmit_slop` to its timeout.
 //! - Its right edge is further to the right than what it offered: a number there is moved to the same
@@ -58,6 +61,7 @@
 mod alter;
 mod blocking;
 mod call;
+mod code;
 mod freebsd;
 mod icmp;
 mod kernel;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::code::assertions;
 use crate::icmp::{Icmp, parse_icmp};
 use crate::segment::{Segment, parse_segment};
 use crate::settings::Settings;
@@ -106,10 +107,8 @@ pub(crate) enum What {
     Expect(Segment),
     /// A call. With a time it blocks, and returns then.
     Call(Call, Option<At>),
-    /// The state that the connection used last has to be in.
-    State(String),
-    /// It has to be without options.
-    Plain,
+    /// Conditions on the connection that was used last.
+    Code(Vec<String>),
     /// What holds from now on.
     Settings(Settings),
 }
@@ -137,7 +136,9 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
     };
     // Which of the conditions around a line hold.
     let mut conditions = Vec::new();
-    for (number, line) in without_comments(text).lines().enumerate() {
+    let text = without_comments(text);
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
         let mut line = line.trim();
         if let Some(directive) = line.strip_prefix('#') {
             match (directive.strip_prefix("ifdef "), conditions.last_mut()) {
@@ -152,6 +153,13 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
         if conditions.contains(&false) {
             continue;
         }
+        let mut whole = line.to_string();
+        while is_open(&whole)
+            && let Some((_, next)) = lines.next()
+        {
+            whole.extend(["\n", next.trim()]);
+        }
+        let line = whole.as_str();
         let read = match line.strip_prefix("--") {
             _ if line.is_empty() => Ok(()),
             Some(option) => script.option(option),
@@ -237,6 +245,18 @@ fn without_comments(text: &str) -> String {
     kept
 }
 
+/// Whether a call or a code block goes on in the next line.
+fn is_open(event: &str) -> bool {
+    if event.contains("%{") {
+        return !event.contains("}%");
+    }
+    let Some((_, _, rest)) = time(event).filter(|(_, _, rest)| !rest.starts_with(['<', '>', '`'])) else {
+        return false;
+    };
+    let count = |brackets: [char; 3]| rest.matches(brackets).count();
+    count(['(', '[', '{']) > count([')', ']', '}'])
+}
+
 /// The time that a line begins with, when a call that blocks returns, and the rest of the line.
 fn time(line: &str) -> Option<(At, Option<At>, &str)> {
     // Some have a blank behind the plus.
@@ -275,18 +295,7 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     } else if let Some(segment) = rest.strip_prefix('>') {
         What::Expect(parse_segment(segment)?)
     } else if let Some(code) = rest.strip_prefix("%{") {
-        let asserted = code
-            .trim()
-            .strip_suffix("}%")
-            .and_then(|code| code.trim().strip_prefix("assert "))
-            .and_then(|assertion| assertion.split_once("=="))
-            .map(|(name, value)| (name.trim(), value.trim()));
-        match asserted {
-            Some(("tcpi_state", state)) => What::State(state.trim_start_matches("TCPI_").to_string()),
-            // None in use.
-            Some(("tcpi_options", "0")) => What::Plain,
-            _ => return Err(Cause::Unsupported(rest.to_string())),
-        }
+        What::Code(assertions(code.trim_end().strip_suffix("}%").ok_or_else(syntax)?)?)
     } else {
         What::Call(call(rest).ok_or_else(syntax)?, returns)
     };

@@ -40,6 +40,10 @@ pub(crate) struct Run<S> {
     mtu: u32,
     pub(crate) dialect: Dialect,
     any_scale: bool,
+    /// The scale of our windows that the script has, and the one that we chose.
+    scales: (u8, u8),
+    /// The peer offered a scale: ours is used.
+    peer_scales: bool,
     /// The number of our FIN.
     fin: Option<u32>,
     /// Our last segment.
@@ -83,6 +87,8 @@ impl<S: System> Run<S> {
             mtu: script.mtu,
             dialect: script.dialect,
             any_scale: script.is_freebsds() && !script.settings.scales,
+            scales: (0, 0),
+            peer_scales: false,
             fin: None,
             latest: None,
             sent: Sent::new(),
@@ -145,6 +151,7 @@ impl<S: System> Run<S> {
         let begun = if self.system.runs_by_itself() { self.system.now().micros() - START } else { time };
         match &event.what {
             What::Inject(segment) => {
+                self.peer_scales |= scale(segment).is_some();
                 let v6 = self.local.is_ipv6();
                 let latest = self.latest.as_ref().filter(|_| self.foreign());
                 let moved = latest.map(|latest| freebsd::at_our_edge(segment, latest, self.mtu, v6));
@@ -163,8 +170,7 @@ impl<S: System> Run<S> {
                     Some(end) => self.block(call, at(end.from(clock)))?,
                 }
             }
-            What::State(state) => self.state(state)?,
-            What::Plain => self.is_plain()?,
+            What::Code(assertions) => assertions.iter().try_for_each(|condition| self.check(condition))?,
             What::Settings(settings) => self.system.configure(settings),
             What::Expect(_) => {}
         }
@@ -211,6 +217,9 @@ impl<S: System> Run<S> {
             self.origins.ours = raw.seq.wrapping_sub(expected.seq);
         }
         self.learn_stamp(expected, &raw);
+        if let (Some(wanted), Some(chosen)) = (scale(expected), scale(&raw)) {
+            self.scales = (wanted, chosen);
+        }
         let seen = self.relative(&raw);
         let same = match self.foreign() {
             true => {
@@ -223,6 +232,7 @@ impl<S: System> Run<S> {
             let marks = Marks {
                 hops: named(expected.marks.hops, seen.marks.hops),
                 class: named(expected.marks.class, seen.marks.class),
+                ecn: named(expected.marks.ecn, seen.marks.ecn),
             };
             return Err(differs(expected, Segment { marks, ..seen }));
         }
@@ -285,7 +295,10 @@ impl<S: System> Run<S> {
             && flags(expected) == flags(seen)
             && (expected.seq, expected.len, expected.ack) == (seen.seq, seen.len, seen.ack)
             && expected.window.is_none_or(|wanted| {
-                let seen = seen.window.unwrap_or_default();
+                let scaled = self.any_scale && self.peer_scales && !seen.flags.contains('S');
+                let scales = if scaled { self.scales } else { (0, 0) };
+                let wanted = u32::from(wanted) << scales.0;
+                let seen = u32::from(seen.window.unwrap_or_default()) << scales.1;
                 wanted == seen || self.foreign() && wanted.abs_diff(seen) < freebsd::WINDOW_STEP
             });
         let (Some(wanted), Some(options)) = (&expected.options, &seen.options) else { return same };
@@ -295,7 +308,8 @@ impl<S: System> Run<S> {
         let alike = |(wanted, seen): (&TcpOption, &TcpOption)| match (wanted, seen) {
             (TcpOption::Stamps { value: a, echo: b }, TcpOption::Stamps { value, echo }) => {
                 let ahead = value.wrapping_sub(*a);
-                (ahead <= late || ahead.wrapping_neg() <= early) && b == echo
+                let later = self.foreign() && ahead as i32 >= 0;
+                (later || ahead <= late || ahead.wrapping_neg() <= early) && b == echo
             }
             (TcpOption::Scale(_), TcpOption::Scale(_)) if self.any_scale => true,
             _ => wanted == seen,
@@ -314,6 +328,13 @@ impl<S: System> Run<S> {
 fn stamp(segment: &Segment) -> Option<u32> {
     segment.options.iter().flatten().find_map(|option| match option {
         TcpOption::Stamps { value, .. } => Some(*value),
+        _ => None,
+    })
+}
+
+fn scale(segment: &Segment) -> Option<u8> {
+    segment.options.iter().flatten().find_map(|option| match option {
+        TcpOption::Scale(scale) => Some(*scale),
         _ => None,
     })
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TransportSlice};
+use packet::Sum;
 
 use crate::Cause;
 
@@ -28,13 +29,19 @@ pub(crate) struct Marks {
     pub(crate) hops: Option<u8>,
     /// Type of service, or traffic class.
     pub(crate) class: Option<u8>,
+    /// The part of it for congestion notification (RFC 3168, 5), named on its own.
+    pub(crate) ecn: Option<u8>,
 }
+
+/// Codepoints of congestion notification.
+const CODEPOINTS: [(&str, u8); 4] = [("noecn", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
 impl Marks {
     /// Whether these are `seen`, as far as they are named.
     pub(crate) fn are(self, seen: Marks) -> bool {
         self.hops.is_none_or(|hops| Some(hops) == seen.hops)
             && self.class.is_none_or(|class| Some(class) == seen.class)
+            && self.ecn.is_none_or(|ecn| Some(ecn) == seen.ecn)
     }
 }
 
@@ -78,9 +85,13 @@ pub(crate) fn parse_segment(text: &str) -> Result<Segment, Cause> {
         Some((marks, segment)) => (read_marks(marks).ok_or_else(unsupported)?, segment.trim()),
         None => (Marks::default(), text),
     };
-    if segment.starts_with('[') {
-        return Err(unsupported());
-    }
+    let (marks, segment) = match segment.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((name, segment)) => {
+            let codepoint = CODEPOINTS.iter().find(|(known, _)| *known == name.trim());
+            (Marks { ecn: Some(codepoint.ok_or_else(unsupported)?.1), ..marks }, segment.trim())
+        }
+        None => (marks, segment),
+    };
     let segment = read_segment(segment).ok_or_else(|| Cause::Syntax(text.to_string()))?;
     Ok(Segment { marks, ..segment })
 }
@@ -192,6 +203,16 @@ impl Segment {
         let payload: Vec<u8> = (0..self.len).map(|at| (seq.wrapping_add(at) % 251) as u8).collect();
         let mut bytes = Vec::new();
         tcp.write(&mut bytes, &payload).ok()?;
+        match (from, self.marks.ecn) {
+            (_, None) => {}
+            (SocketAddr::V4(_), Some(ecn)) => {
+                bytes[1] |= ecn;
+                bytes[10..12].fill(0);
+                let sum = Sum::default().with(&bytes[..20]).finish();
+                bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            (SocketAddr::V6(_), Some(ecn)) => bytes[1] |= ecn << 4,
+        }
         Some(bytes)
     }
 }
@@ -250,7 +271,7 @@ pub(crate) fn read_packet(bytes: &[u8]) -> Result<(SocketAddr, SocketAddr, Segme
         ack: tcp.ack().then(|| tcp.acknowledgment_number()),
         window: Some(tcp.window_size()),
         options: Some(read_options(tcp.options()).ok_or("broken options")?),
-        marks: Marks { hops: Some(hops), class: Some(class) },
+        marks: Marks { hops: Some(hops), class: Some(class), ecn: Some(class & 3) },
     };
     Ok((SocketAddr::new(from, tcp.source_port()), SocketAddr::new(to, tcp.destination_port()), segment))
 }
@@ -289,6 +310,9 @@ impl Display for Segment {
         }
         if let Some(class) = self.marks.class {
             write!(f, "(tos {class:#x}) ")?;
+        }
+        if let Some((name, _)) = CODEPOINTS.iter().find(|(_, codepoint)| Some(*codepoint) == self.marks.ecn) {
+            write!(f, "[{name}] ")?;
         }
         let end = self.seq.wrapping_add(self.len);
         write!(f, "{} {}:{end}({})", self.flags, self.seq, self.len)?;

@@ -19,13 +19,15 @@ pub(crate) struct Settings {
     keep_alive_interval: Option<Duration>,
     probes: Option<u8>,
     offers: Offers,
+    /// SYNs ask for congestion notification, and how many repeated ones do.
+    asks_for_ecn: bool,
+    ecn_repeats: Option<u8>,
     ignores_icmp: bool,
 }
 
 /// Settings of FreeBSD that our stack always has, or that nothing here can see.
-const SAME: [&str; 12] = [
+const SAME: [&str; 11] = [
     "net.inet.tcp.hostcache.purgenow=1",
-    "net.inet.tcp.ecn.enable=2",
     "net.inet.tcp.blackhole=0",
     "kern.ipc.maxsockbuf=2097152",
     "net.inet.tcp.sendspace=32768",
@@ -40,6 +42,9 @@ const SAME: [&str; 12] = [
 
 /// The repeated SYN from which on FreeBSD leaves options out, if it does.
 const PLAIN_REPEAT: u8 = 3;
+
+/// Repeated SYNs of FreeBSD that ask for congestion notification, if a script does not set their number.
+const ECN_REPEATS: u8 = 1;
 
 impl Settings {
     /// TCP_NOOPT: here of the host, as no script has a second socket with other options.
@@ -81,6 +86,11 @@ impl Settings {
             "net.inet.tcp.rexmit_drop_options" => {
                 self.offers.plain_repeat = if value == "1" { PLAIN_REPEAT } else { u8::MAX };
             }
+            // With 2 those of peers are answered alone.
+            "net.inet.tcp.ecn.enable" if matches!(value, "1" | "2") => self.asks_for_ecn = value == "1",
+            "net.inet.tcp.ecn.maxretries" => {
+                self.ecn_repeats = Some(value.parse().map_err(|_| unsupported())?);
+            }
             "net.inet.tcp.icmp_may_rst" => self.ignores_icmp = value == "0",
             _ if SAME.contains(&setting) => {}
             _ => return Err(unsupported()),
@@ -94,7 +104,9 @@ impl Settings {
             // FreeBSD delays from the first acknowledgement on.
             profile.quick_acks = 0;
         }
-        config.offers = self.offers;
+        let ecn =
+            if self.asks_for_ecn { self.ecn_repeats.unwrap_or(ECN_REPEATS).saturating_add(1) } else { 0 };
+        config.offers = Offers { ecn, ..self.offers };
         config.icmp_ends_attempts = !self.ignores_icmp;
         profile.attempt = self.attempt.unwrap_or(profile.attempt);
         profile.keep_alive = self.keep_alive.unwrap_or(profile.keep_alive);

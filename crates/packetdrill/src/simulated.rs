@@ -9,7 +9,7 @@ use tcp::{Config, Host, Initial, Prefix, Profile, State, Time};
 
 use crate::parse::Script;
 use crate::settings::Settings;
-use crate::system::{Failed, Sent, System, Watch};
+use crate::system::{CLOSED, Failed, LISTEN, OPTIONS, Sent, System, Watch};
 
 /// Where our sequence numbers begin: data passes 2^32.
 const SEQUENCE: u32 = u32::MAX - 700;
@@ -145,34 +145,49 @@ impl System for Simulated {
         Ok(self.sockets.take_error(Socket(socket))?)
     }
 
-    fn state(&self, socket: u32) -> Result<&'static str, Failed> {
+    fn info(&self, socket: u32, field: &str) -> Result<Option<i64>, Failed> {
         let info = self.sockets.info(Socket(socket));
-        if info == Err(Errno::NotConnected) {
-            return Ok("LISTEN");
+        if field == "tcpi_state" && info == Err(Errno::NotConnected) {
+            return Ok(Some(LISTEN));
         }
-        Ok(match info?.state {
-            State::SynSent => "SYN_SENT",
-            State::SynReceived => "SYN_RECEIVED",
-            State::Established => "ESTABLISHED",
-            State::FinWait1 => "FIN_WAIT_1",
-            State::FinWait2 => "FIN_WAIT_2",
-            State::Closing => "CLOSING",
-            State::TimeWait => "TIME_WAIT",
-            State::CloseWait => "CLOSE_WAIT",
-            State::LastAck => "LAST_ACK",
-            State::Closed => "CLOSED",
-        })
+        let info = info?;
+        let segments = |bytes: u32| i64::from(bytes / u32::from(info.mss).max(1));
+        Ok(Some(match field {
+            "tcpi_state" => match info.state {
+                State::Established => 1,
+                State::SynSent => 2,
+                State::SynReceived => 3,
+                State::FinWait1 => 4,
+                State::FinWait2 => 5,
+                State::TimeWait => 6,
+                State::Closed => CLOSED,
+                State::CloseWait => 8,
+                State::LastAck => 9,
+                State::Closing => 11,
+            },
+            "tcpi_options" => {
+                let used = [info.timestamps, info.sack, info.scale, info.ecn];
+                OPTIONS.iter().zip(used).filter(|(_, used)| *used).map(|((_, bit), _)| bit).sum()
+            }
+            "tcpi_rto" => info.timeout_micros as i64,
+            "tcpi_rtt" => info.round_trip_micros.into(),
+            "tcpi_rttvar" => info.round_trip_variation_micros.into(),
+            "tcpi_min_rtt" => info.least_round_trip_micros.into(),
+            "tcpi_snd_mss" => info.mss.into(),
+            "tcpi_snd_cwnd" => segments(info.congestion_window),
+            "tcpi_snd_ssthresh" => segments(info.slow_start_threshold),
+            "tcpi_total_retrans" => info.segments_again.into(),
+            "tcpi_bytes_retrans" => info.bytes_again as i64,
+            "tcpi_notsent_bytes" => info.unsent.into(),
+            "tcpi_delivery_rate" => info.delivery_rate.into(),
+            _ => return Ok(None),
+        }))
     }
 
     fn profile(&self, socket: u32) -> Result<Profile, Failed> {
         let Options { connect_within, .. } = self.sockets.options(Socket(socket))?;
         let profile = *self.sockets.host().profile();
         Ok(Profile { attempt: connect_within.unwrap_or(profile.attempt), ..profile })
-    }
-
-    fn is_plain(&self, socket: u32) -> Result<bool, Failed> {
-        let info = self.sockets.info(Socket(socket))?;
-        Ok(!(info.scale || info.sack || info.timestamps))
     }
 
     fn poll(&self, socket: u32) -> Result<Readiness, Failed> {

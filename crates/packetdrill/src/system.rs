@@ -59,14 +59,11 @@ pub(crate) trait System {
     fn set_options(&mut self, socket: u32, options: Options) -> Result<(), Failed>;
     /// SO_ERROR.
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed>;
-    /// The state of its connection, by the name that `TCPI_` precedes in scripts.
-    fn state(&self, socket: u32) -> Result<&'static str, Failed>;
+    /// A field of TCP_INFO: times in microseconds, windows in segments. `None`: unknown here.
+    fn info(&self, socket: u32, field: &str) -> Result<Option<i64>, Failed>;
 
     /// Times of its connection, and how many keep-alive probes it sends.
     fn profile(&self, socket: u32) -> Result<Profile, Failed>;
-
-    /// Whether its connection uses neither window scaling, SACK nor timestamps.
-    fn is_plain(&self, socket: u32) -> Result<bool, Failed>;
 
     /// What poll(2) reports of it, if asked for everything.
     fn poll(&self, socket: u32) -> Result<Readiness, Failed>;
@@ -76,6 +73,29 @@ pub(crate) trait System {
     /// What a set reports of its sockets now, at most `most`.
     fn wait(&mut self, set: u32, most: usize) -> Result<Vec<(Readiness, u64)>, Failed>;
 }
+
+/// States of a connection, by the names that `TCPI_` precedes in scripts, and Linux' numbers of them.
+pub(crate) const STATES: [(&str, i64); 11] = [
+    ("ESTABLISHED", 1),
+    ("SYN_SENT", 2),
+    ("SYN_RECEIVED", 3),
+    ("FIN_WAIT_1", 4),
+    ("FIN_WAIT_2", 5),
+    ("TIME_WAIT", 6),
+    ("CLOSED", 7),
+    ("CLOSE_WAIT", 8),
+    ("LAST_ACK", 9),
+    ("LISTEN", 10),
+    ("CLOSING", 11),
+];
+
+/// Numbers of the states without a connection.
+pub(crate) const CLOSED: i64 = 7;
+pub(crate) const LISTEN: i64 = 10;
+
+/// Bits of `tcpi_options`, by the names that `TCPI_` precedes.
+pub(crate) const OPTIONS: [(&str, i64); 4] =
+    [("OPT_TIMESTAMPS", 1), ("OPT_SACK", 2), ("OPT_WSCALE", 4), ("OPT_ECN", 8)];
 
 /// A change of what a set reports of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
