@@ -231,9 +231,12 @@ impl Profile {
     }
 
     /// For connections inside one site: round trips well below a millisecond, peers that
-    /// acknowledge within a few.
+    /// acknowledge within a few. A SYN is repeated after 100 ms, where RFC 6298, 2.1, waits for a second.
     pub fn lan() -> Profile {
         Profile {
+            rto_initial: Duration::from_millis(100),
+            // For 25 s.
+            syn_ack_retries: 8,
             rto_min: Duration::from_millis(5),
             delayed_ack: Duration::from_millis(1),
             give_up: Duration::from_secs(100),
