@@ -325,3 +325,43 @@ fn ipv6_paths_that_take_too_little() {
         assert_eq!(net.host(0).info(flow).expect("a flow").mss, mss, "{mtu}");
     }
 }
+
+/// Segments that vanish without an error: after three timeouts they are smaller (RFC 4821, 7.7). If those are
+/// not acknowledged either, the path is not what is wrong.
+#[test]
+fn black_holes() {
+    let mut trace = Trace::new(|config| config.capabilities.mtu = 1500);
+    let listener = trace.listen();
+    trace.send("S 0:0(0) win 65535 <mss 1460,sackOK>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let flow = trace.host.accept(listener).expect("a connection");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 4_380]), Ok(4_380));
+    assert_eq!(trace.take().len(), 3);
+    // Each time that the first segment is sent again: the size of the next one.
+    let mut sizes = Vec::new();
+    while sizes.len() < 6 {
+        trace.now = trace.host.deadline().expect("a timer").max(trace.now);
+        let sent = trace.take();
+        let again = sent.iter().find(|segment| segment.contains(" 1:"));
+        let size = trace.host.info(flow).expect("open").mss;
+        assert!(again.is_none_or(|again| size == 1460 || again.contains(" 1:1025(1024) ")), "{again:?}");
+        sizes.extend(again.map(|_| size));
+    }
+    assert_eq!(sizes, [1460, 1460, 1024, 1024, 1460, 1460]);
+
+    trace.send(". 1:1(0) ack 4381 win 65535");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 4_380]), Ok(4_380));
+    while trace.host.info(flow).expect("open").mss == 1460 {
+        trace.now = trace.host.deadline().expect("a timer").max(trace.now);
+        trace.take();
+    }
+    trace.send(". 1:1(0) ack 5405 win 65535");
+    let sent = trace.take();
+    assert!(!sent.is_empty() && !sent.iter().any(|segment| segment.contains("(1460)")), "{sent:?}");
+    trace.send(". 1:1(0) ack 8761 win 65535");
+    trace.take();
+    assert_eq!(trace.host.info(flow).expect("open").mss, 1024);
+}

@@ -184,6 +184,7 @@ impl<C: Control> Stack<C> {
         hot.clear(flag::TAIL_PROBE);
         hot.set(flag::FORCE);
         hot.backoff = (hot.backoff + 1).min(20);
+        self.suspect_black_hole(now, slot);
         let next = now.plus(self.rto(slot));
         let cold = self.flows[slot].cold;
         self.colds[cold].rto_at = Some(end.map_or(next, |end| end.min(next)));
