@@ -56,8 +56,8 @@ miri: ## Check the memory accesses of the rings, with miri of the nightly toolch
 model: ## Check every interleaving of two promoted ends, their kernel connection and their monitor
 	$(CARGO) test --release --locked -p megapipe-promote --test model -- --include-ignored --nocapture
 
-planted: ## Plant each of twenty-one bugs in the TCP, and see that its test finds it
-	scripts/planted.sh
+planted: ## Plant each of twenty-one bugs in a copy of the TCP, and see that its test finds it
+	scripts/planted.py
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (600)
 	scripts/fuzz.sh

@@ -50,8 +50,9 @@ check "requirements of RFC 9293" scripts/requirements.sh
 if command -v python3 >/dev/null; then
     check "circles of files" scripts/circles.py
     check "circles of made-up files" scripts/circles_test.py
+    check "texts of planted bugs" scripts/planted.py check
 else
-    skip "circles of files" "python3 is not installed"
+    skip "circles of files, texts of planted bugs" "python3 is not installed"
 fi
 
 if "$CARGO" deny --version >/dev/null 2>&1; then

@@ -37,6 +37,9 @@ if ! quietly extract "https://$RFC" --out "$OUT/requirements"; then
     cat "$OUT/requirements.log"
     exit 1
 fi
+# The RFC has a bar beside two paragraphs, which are quoted without it.
+sed -i 's/^   |  \?/   /' "$TEXT"
+quietly extract "https://$RFC" --out "$OUT/requirements"
 mkdir .duvet/requirements
 find "$OUT/requirements" -name 'section-*.toml' | while read -r file; do
     # Section 2.1 says what the labels are; appendix B repeats everything in a table.

@@ -58,7 +58,7 @@ pub use completion::{Completion, Event};
 pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use engine::sockets::{KeepAlive, SocketInfo};
 #[cfg(feature = "tcp")]
-pub use engine::stack::{Stack, TunNetwork, TunNetworkError};
+pub use engine::stack::Stack;
 #[cfg(feature = "tcp")]
 pub use error::AttachError;
 pub use error::{
@@ -68,7 +68,7 @@ pub use error::{
 pub use id::{Handle, OpId};
 pub use lwsocket::LwSocket;
 #[cfg(feature = "tcp")]
-pub use packet;
+pub use packet::{self, TunNetwork, TunNetworkError};
 pub use partition::{CpuSet, PartitionError};
 pub use rejected::Rejected;
 pub use socket2::SockAddr;

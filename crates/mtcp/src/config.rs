@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libc::c_int;
-use megapipe::TunNetwork;
+use packet::TunNetwork;
 use tcp::{Limits, Profile};
 
 /// Names the device in place of the file's `port`.

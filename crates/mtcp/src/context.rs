@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use packet::group::{Foreign, Queue};
-use packet::steer::{LearnError, Ports};
+use packet::ports::{LearnError, Ports};
 use packet::{Batch, pump};
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};

@@ -7,16 +7,16 @@
 //!
 //! * `registry`: contexts as C has them, and the threads that use them in turn;
 //! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;
-//! * `context`: one stack, its device, its sockets, and the turn that moves packets;
+//! * `context`: one stack, its device, its sockets, the local ports that are answered on its queue of the
+//!   device, and the turn that moves packets;
 //! * `carrier`: TUN devices and those of the caller;
 //! * `files`, `pipe`: what the numbers of a context stand for;
 //! * `idle`: connections on which nothing moves;
-//! * `ports`: local ports of connections, where a device has several queues;
 //! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
 //!   conversions.
 //!
 //! It is a library of its own, since its names are mTCP's: a program that links libmegapipe gets
-//! none of them, and this one needs none of the channel's engines.
+//! none of them, and this one does not depend on the channel.
 
 mod address;
 mod carrier;

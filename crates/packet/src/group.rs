@@ -21,7 +21,7 @@ use crossbeam_queue::ArrayQueue;
 use rustix::event::epoll;
 
 use crate::doorbell::Doorbell;
-use crate::steer::{Ports, Table};
+use crate::ports::{Ports, Table};
 use crate::tun::{FRAME_MAX, OpenError, Tun};
 use crate::{Batch, Capabilities, Device, Frame, Offload};
 

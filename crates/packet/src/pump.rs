@@ -1,7 +1,14 @@
-//! Moves packets between a device and a TCP, for programs that have a loop of their own:
-//! [`turn`] whenever the device is readable, at [`Endpoint::deadline`], and after calls on the TCP.
+//! Moves packets between a device and a TCP. A program with a loop of its own calls [`turn`] whenever the
+//! device is readable, at [`Endpoint::deadline`], and after calls on the TCP. [`Pump`] is that loop.
 
 use std::io;
+#[cfg(feature = "tun")]
+use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(feature = "tun")]
+use std::time::{Duration, Instant};
+
+#[cfg(feature = "tun")]
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Batch, Device, Frame};
 
@@ -83,6 +90,96 @@ pub fn send<E: Endpoint>(
     }
     Ok(count)
 }
+
+/// A device with what a loop over it needs: batches, a clock that begins when this is made, and a sleep.
+#[cfg(feature = "tun")]
+pub struct Pump<D> {
+    device: D,
+    received: Batch,
+    to_send: Batch,
+    origin: Instant,
+}
+
+#[cfg(feature = "tun")]
+impl<D: Device + AsFd> Pump<D> {
+    /// For a device that does not block. Takes 2 MB of memory.
+    pub fn new(device: D) -> Pump<D> {
+        Pump {
+            device,
+            received: Batch::new(BATCH_BYTES),
+            to_send: Batch::new(BATCH_BYTES),
+            origin: Instant::now(),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The time since this was made, for calls on the endpoint.
+    pub fn now<T: From<Duration>>(&self) -> T {
+        self.origin.elapsed().into()
+    }
+
+    /// A [`turn`] at this time.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn turn<E: Endpoint<Time: From<Duration>>>(&mut self, endpoint: &mut E) -> io::Result<Moved> {
+        let now = self.now();
+        turn(now, endpoint, &mut self.device, &mut self.received, &mut self.to_send)
+    }
+
+    /// A turn, and if it has moved nothing, a sleep and another one. The sleep ends when the device has
+    /// packets, when the endpoint has something to do, or when a descriptor of the program can be read or
+    /// written. Returns the time.
+    ///
+    /// # Errors
+    ///
+    /// The device's, and those of poll(2) except EINTR, which ends the sleep.
+    pub fn wait<E>(
+        &mut self,
+        endpoint: &mut E,
+        readable: &[BorrowedFd<'_>],
+        writable: &[BorrowedFd<'_>],
+    ) -> io::Result<E::Time>
+    where
+        E: Endpoint<Time: From<Duration> + Into<Duration>>,
+    {
+        if self.turn(endpoint)? == Moved::default() {
+            self.sleep(endpoint.deadline().map(Into::into), readable, writable)?;
+            self.turn(endpoint)?;
+        }
+        Ok(self.now())
+    }
+
+    /// Sleeps until this time at most.
+    fn sleep(
+        &self,
+        until: Option<Duration>,
+        readable: &[BorrowedFd<'_>],
+        writable: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let busy = if self.to_send.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        let mut fds = vec![PollFd::new(&self.device, PollFlags::IN | busy)];
+        fds.extend(readable.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(writable.iter().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+        let timeout = until.map(|until| {
+            let left = until.saturating_sub(self.origin.elapsed());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Memory of each batch of a [`Pump`]: 16 of the longest packets.
+#[cfg(feature = "tun")]
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Batches that are sent in a row; windows bound what there is.
 const BATCHES_MAX: usize = 64;

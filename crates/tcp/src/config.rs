@@ -1,9 +1,8 @@
 //! What a host is told once: addresses, bounds, times.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use packet::Capabilities;
+use packet::{Capabilities, Prefix};
 
 /// How a host is made.
 #[derive(Clone, Debug)]
@@ -41,37 +40,6 @@ impl Config {
             initial: Initial::Keyed,
             offers: Offers::default(),
             icmp_ends_attempts: true,
-        }
-    }
-}
-
-/// A range of addresses: all that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// One of them. A host connects from this one.
-    pub address: IpAddr,
-    /// How many leading bits are the same.
-    pub bits: u8,
-}
-
-impl Prefix {
-    /// One address alone.
-    pub fn one(address: IpAddr) -> Prefix {
-        Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
-    }
-
-    /// Whether an address is in it.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                let differ = ours.to_bits() ^ theirs.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                let differ = ours.to_bits() ^ theirs.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            _ => false,
         }
     }
 }
@@ -136,9 +104,11 @@ pub struct Offers {
     pub sack: bool,
     /// Timestamps (RFC 7323, 3).
     pub timestamps: bool,
-    /// Explicit congestion notification (RFC 3168), for connections that begin here; peers that ask for it
-    /// get it in any case. Routers then mark packets that they would have dropped.
-    pub ecn: bool,
+    /// How many SYNs of a connection that begins here ask for explicit congestion notification (RFC 3168):
+    /// 0 for none, 1 as with Linux, or more; further ones do not, for something on the way may drop those
+    /// that ask. Peers that ask for it get it in any case. Routers then mark packets that they would have
+    /// dropped.
+    pub ecn: u8,
     /// A SYN that is repeated for this time, or a later one, has the first of these alone: something
     /// on the way may drop SYNs for their options.
     pub plain_repeat: u8,
@@ -146,7 +116,7 @@ pub struct Offers {
 
 impl Default for Offers {
     fn default() -> Offers {
-        Offers { mss: true, scale: true, sack: true, timestamps: true, ecn: false, plain_repeat: u8::MAX }
+        Offers { mss: true, scale: true, sack: true, timestamps: true, ecn: 0, plain_repeat: u8::MAX }
     }
 }
 
@@ -261,9 +231,12 @@ impl Profile {
     }
 
     /// For connections inside one site: round trips well below a millisecond, peers that
-    /// acknowledge within a few.
+    /// acknowledge within a few. A SYN is repeated after 100 ms, where RFC 6298, 2.1, waits for a second.
     pub fn lan() -> Profile {
         Profile {
+            rto_initial: Duration::from_millis(100),
+            // For 25 s.
+            syn_ack_retries: 8,
             rto_min: Duration::from_millis(5),
             delayed_ack: Duration::from_millis(1),
             give_up: Duration::from_secs(100),

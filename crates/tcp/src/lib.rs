@@ -65,6 +65,7 @@
 //! | for | see |
 //! |---|---|
 //! | calls on connections | [`Host`] |
+//! | a connection as `Read` and `Write` | [`Host::stream`] |
 //! | descriptors, the calls of POSIX, readiness by level and by edge | [`sockets`] |
 //! | what memory and work a peer can cause, each with a name | [`Limits`] |
 //! | timeouts | [`Profile`] |
@@ -88,13 +89,13 @@ mod host;
 pub mod sockets;
 mod time;
 
-pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Prefix, Profile};
+pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Profile};
 pub use control::{Acked, Control, Cubic, CubicMemory, Reno, Window};
 pub use core::calls::{ConnectError, Info, ListenError};
 pub use core::listen::Pattern;
 pub use core::seq::{Seq, Span};
 pub use core::state::State;
 pub use event::{Answer, Ask, Event, Failure, Flow, Listener, Ready, Reason};
-pub use host::{Host, Read, ReadError, WriteError};
-pub use packet;
+pub use host::{Host, Read, ReadError, Stream, WriteError};
+pub use packet::{self, Prefix};
 pub use time::Time;

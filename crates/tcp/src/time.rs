@@ -46,6 +46,19 @@ impl Time {
     }
 }
 
+impl From<Duration> for Time {
+    /// The moment this long after the caller's origin.
+    fn from(since_origin: Duration) -> Time {
+        Time(micros(since_origin))
+    }
+}
+
+impl From<Time> for Duration {
+    fn from(time: Time) -> Duration {
+        Duration::from_micros(time.0)
+    }
+}
+
 /// A duration in microseconds.
 pub(crate) const fn micros(wait: Duration) -> u64 {
     let micros = wait.as_micros();

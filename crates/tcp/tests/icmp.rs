@@ -89,11 +89,11 @@ fn refused_by_name() {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
     //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-    //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP layer
-    //# [(MUST-63)] (see | Section 3.2.1.3).
+    //# An incoming SYN with an invalid source address MUST be ignored either by TCP or by the IP layer
+    //# [(MUST-63)] (see Section 3.2.1.3).
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
-    //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
-    //# broadcast or multicast address [(MUST-57)].
+    //# A TCP implementation MUST silently discard an incoming SYN segment that is addressed to a broadcast or
+    //# multicast address [(MUST-57)].
     let mut net = Net::plain(PLAIN);
     let mut good = Vec::new();
     let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
@@ -324,4 +324,44 @@ fn ipv6_paths_that_take_too_little() {
         input(&mut net, &bytes);
         assert_eq!(net.host(0).info(flow).expect("a flow").mss, mss, "{mtu}");
     }
+}
+
+/// Segments that vanish without an error: after three timeouts they are smaller (RFC 4821, 7.7). If those are
+/// not acknowledged either, the path is not what is wrong.
+#[test]
+fn black_holes() {
+    let mut trace = Trace::new(|config| config.capabilities.mtu = 1500);
+    let listener = trace.listen();
+    trace.send("S 0:0(0) win 65535 <mss 1460,sackOK>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let flow = trace.host.accept(listener).expect("a connection");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 4_380]), Ok(4_380));
+    assert_eq!(trace.take().len(), 3);
+    // Each time that the first segment is sent again: the size of the next one.
+    let mut sizes = Vec::new();
+    while sizes.len() < 6 {
+        trace.now = trace.host.deadline().expect("a timer").max(trace.now);
+        let sent = trace.take();
+        let again = sent.iter().find(|segment| segment.contains(" 1:"));
+        let size = trace.host.info(flow).expect("open").mss;
+        assert!(again.is_none_or(|again| size == 1460 || again.contains(" 1:1025(1024) ")), "{again:?}");
+        sizes.extend(again.map(|_| size));
+    }
+    assert_eq!(sizes, [1460, 1460, 1024, 1024, 1460, 1460]);
+
+    trace.send(". 1:1(0) ack 4381 win 65535");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 4_380]), Ok(4_380));
+    while trace.host.info(flow).expect("open").mss == 1460 {
+        trace.now = trace.host.deadline().expect("a timer").max(trace.now);
+        trace.take();
+    }
+    trace.send(". 1:1(0) ack 5405 win 65535");
+    let sent = trace.take();
+    assert!(!sent.is_empty() && !sent.iter().any(|segment| segment.contains("(1460)")), "{sent:?}");
+    trace.send(". 1:1(0) ack 8761 win 65535");
+    trace.take();
+    assert_eq!(trace.host.info(flow).expect("open").mss, 1024);
 }

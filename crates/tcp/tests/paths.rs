@@ -192,3 +192,20 @@ fn round_trip_of_messages() {
         }
     }
 }
+
+/// Slow start ends when the queue begins to fill, not when it overflows, wherever sequence numbers begin.
+#[test]
+fn slow_start_ends_in_time() {
+    for (rtt, megabytes) in [(20, 25), (50, 25), (100, 25), (100, 12)] {
+        for (seed, capabilities) in [(1, PLAIN), (2, PLAIN), (3, OFFLOADS), (4, OFFLOADS)] {
+            let rate = megabytes * 1_000_000;
+            let path = Path { rate, queue: rate * rtt / 1000, capabilities, ..Path::new(ms(rtt)) };
+            let Transfer { seconds, lost, .. } = transfer(path, seed, 10_000_000, |_| {});
+            let goodput = path.model(1e7) / seconds;
+            let line =
+                format!("{rtt} ms, {megabytes} MB/s, seed {seed}: {goodput:.2} of the model, {lost} lost");
+            println!("{line}");
+            assert!(lost < 200_000 && goodput > 1.0, "{line}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ mod common;
 use std::time::Duration;
 
 use common::trace::{Trace, ms};
-use tcp::{Flow, State};
+use tcp::{Config, Flow, Profile, State};
 
 fn write(trace: &mut Trace, flow: Flow, len: usize) {
     let now = trace.now;
@@ -390,6 +390,8 @@ fn restart_after_idle() {
 /// does once a round trip, as for a loss; what is sent again is not marked as capable.
 #[test]
 fn congestion_marks() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+    //# A TCP endpoint SHOULD implement ECN as described in RFC 3168 (SHLD- 8).
     let mut trace = Trace::new(|_| {});
     let listener = trace.listen();
     trace.send("SEW 0:0(0) win 65535 <mss 1000,sackOK>");
@@ -433,7 +435,7 @@ fn congestion_marks() {
 #[test]
 fn asking_for_congestion_marks() {
     for (answer, agreed) in [("SE.", true), ("S.", false), ("SEW.", false)] {
-        let mut trace = Trace::new(|config| config.offers.ecn = true);
+        let mut trace = Trace::new(|config| config.offers.ecn = 1);
         let now = trace.now;
         let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
         let flow = trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
@@ -446,11 +448,42 @@ fn asking_for_congestion_marks() {
         let flags = trace.take()[0].starts_with("E. ");
         assert_eq!(flags, agreed, "{answer}");
     }
-    let mut trace = Trace::new(|config| config.offers.ecn = true);
-    let now = trace.now;
-    let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
+    for (count, second) in [(1, "S 0:0(0)"), (2, "SEW 0:0(0)")] {
+        let mut trace = Trace::new(|config| config.offers.ecn = count);
+        connecting(&mut trace);
+        trace.now = trace.now.after(Duration::from_millis(1_001));
+        assert!(trace.take()[0].starts_with(second));
+    }
+    // A SYN that crosses ours is answered as any.
+    for (syn, answer) in [("SEW", "SE. 0:0(0) ack 1"), ("S", "S. 0:0(0) ack 1")] {
+        let mut trace = Trace::new(|_| {});
+        connecting(&mut trace);
+        trace.send(&format!("{syn} 0:0(0) win 65535 <mss 1000>"));
+        assert!(trace.take()[0].starts_with(answer), "{syn}");
+    }
+}
+
+/// Begins a connection to the peer, and takes its SYN.
+fn connecting(trace: &mut Trace) {
+    let (now, remote) = (trace.now, std::net::SocketAddr::new(common::address(1, false), 5_000));
     trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
-    trace.take();
-    trace.now = trace.now.after(Duration::from_millis(1_001));
-    assert!(trace.take()[0].starts_with("S 0:0(0)"));
+    assert_eq!(trace.take().len(), 1);
+}
+
+/// Inside one site a SYN, and the answer to one, that was lost costs a tenth of a second.
+#[test]
+fn syns_inside_a_site() {
+    let lan = |config: &mut Config| config.profile = Profile::lan();
+    let mut client = Trace::new(lan);
+    connecting(&mut client);
+    let mut server = Trace::new(lan);
+    server.listen();
+    server.send("S 0:0(0) win 65535 <mss 1000>");
+    assert_eq!(server.take().len(), 1);
+    for trace in [&mut client, &mut server] {
+        trace.now = trace.now.after(ms(99));
+        assert!(trace.take().is_empty());
+        trace.now = trace.now.after(ms(3));
+        assert_eq!(trace.take().len(), 1);
+    }
 }

@@ -99,7 +99,7 @@ impl World {
             config.limits.receive_buffer =
                 [4_096, 30_000, 65_535, 256 << 10, 1 << 20][random.below(5) as usize];
             config.limits.send_buffer = [2_000, 64 << 10, 256 << 10, 1 << 20][random.below(4) as usize];
-            config.offers.ecn = seed.is_multiple_of(2);
+            config.offers.ecn = u8::from(seed.is_multiple_of(2));
             config.limits.flows = 64;
             config.limits.active = 64;
             config.limits.half_open = 16;

@@ -1,5 +1,7 @@
 //! CUBIC (RFC 9438) with HyStart++ (RFC 9406).
 
+use std::num::NonZeroU32;
+
 use super::{Acked, Control, LARGEST, Window, initial_window};
 use crate::core::seq::Seq;
 use crate::time::Time;
@@ -29,17 +31,29 @@ impl Default for Phase {
     }
 }
 
-/// State of HyStart++ (RFC 9406, 4.2). Round trips in microseconds; 0: none.
-#[derive(Clone, Copy, Debug, Default)]
+/// State of HyStart++ (RFC 9406, 4.2). Round trips in microseconds; `u32::MAX`: none.
+#[derive(Clone, Copy, Debug)]
 struct Slow {
-    /// The round is over when this is acknowledged.
+    /// The round is over when this is acknowledged, if one has begun.
     until: Seq,
+    /// The least round trip of the last round, and of this one.
     last: u32,
     least: u32,
-    /// Of conservative slow start: the round trip that it began with; 0: it has not.
-    baseline: u32,
-    samples: u8,
-    rounds: u8,
+    /// The least of the last acknowledgements, at how many moments they came, and the last of these in
+    /// microseconds, modulo 2^32.
+    recent: u32,
+    at: u32,
+    /// While the window is held, since round trips have grown: the threshold that there was before.
+    held: Option<NonZeroU32>,
+    moments: u8,
+    has_begun: bool,
+}
+
+impl Default for Slow {
+    fn default() -> Slow {
+        let (last, least, recent) = (u32::MAX, u32::MAX, u32::MAX);
+        Slow { until: Seq(0), last, least, recent, at: 0, held: None, moments: 0, has_begun: false }
+    }
 }
 
 /// An epoch of congestion avoidance (RFC 9438, 4.1). Times are milliseconds of the caller's clock.
@@ -68,8 +82,6 @@ const RTT_THRESHOLD: (u32, u32) = (4_000, 16_000);
 const RTT_SAMPLES: u8 = 8;
 /// Segments of a window for which a few late acknowledgements are not the queue, as Linux has it.
 const LOW_WINDOW: u32 = 16;
-const CSS_DIVISOR: u32 = 4;
-const CSS_ROUNDS: u8 = 5;
 
 impl Control for Cubic {
     type Memory = CubicMemory;
@@ -80,7 +92,8 @@ impl Control for Cubic {
 
     fn acknowledged(&self, window: &mut Window, memory: &mut CubicMemory, acked: &Acked) {
         let mut rest = acked.bytes;
-        if window.congestion < window.threshold {
+        let is_held = matches!(memory.phase, Phase::Slow(Slow { held: Some(_), .. }));
+        if window.congestion < window.threshold || is_held {
             if !matches!(memory.phase, Phase::Slow(_)) {
                 memory.phase = Phase::default();
             }
@@ -135,41 +148,59 @@ fn tenths(bytes: u32, count: u64) -> u32 {
 
 impl Slow {
     /// Lets the window grow. Returns how many bytes are left for congestion avoidance.
+    ///
+    /// RFC 9406 compares the least round trip of a whole round, which is that of its begin: the queue was empty
+    /// then, and holds another window at the end. Here the least of any eight moments counts. The window is
+    /// then held for a round, where RFC 9406 has it grow more slowly for five: three times as large it would
+    /// fill queues of two windows. If that round was short, the growth was a disturbance.
     fn acknowledged(&mut self, window: &mut Window, acked: &Acked) -> u32 {
-        if let Some(rtt) = acked.rtt {
-            self.least = if self.samples == 0 { rtt } else { self.least.min(rtt) };
-            self.samples = self.samples.saturating_add(1);
-        }
-        let allowed = window.threshold - window.congestion;
-        let conservative = self.baseline > 0;
-        let grown = if conservative { acked.bytes / CSS_DIVISOR } else { acked.bytes };
-        window.congestion += grown.min(allowed);
-        if conservative {
-            // The growth of the round trip was a disturbance. Few acknowledgements say so, too, or a small
-            // window would never learn it.
-            let enough = if self.samples >= RTT_SAMPLES { 0 } else { RTT_THRESHOLD.0 / 2 };
-            if self.samples > 0 && self.least + enough < self.baseline {
-                self.baseline = 0;
-            }
-        } else if self.samples >= RTT_SAMPLES && window.congestion >= LOW_WINDOW * acked.mss {
-            let (low, high) = RTT_THRESHOLD;
-            if self.last > 0 && self.least >= self.last + (self.last / 8).clamp(low, high) {
-                (self.baseline, self.rounds) = (self.least, 0);
+        let is_late = acked.rtt.is_some_and(|rtt| self.is_late(rtt, acked.now));
+        let grown = match self.held {
+            None => acked.bytes.min(window.threshold - window.congestion),
+            Some(_) => acked.bytes,
+        };
+        if self.held.is_none() {
+            window.congestion += grown;
+            if is_late && window.congestion >= LOW_WINDOW * acked.mss {
+                self.held = NonZeroU32::new(window.threshold);
+                window.threshold = window.congestion;
+                (self.until, self.least) = (acked.sent_to, u32::MAX);
             }
         }
-        if self.until.upto(acked.upto) {
-            if conservative && self.baseline > 0 {
-                self.rounds += 1;
-                if self.rounds >= CSS_ROUNDS {
-                    window.threshold = window.congestion;
-                }
-            }
-            if self.samples > 0 {
+        if !self.has_begun || self.until.upto(acked.upto) {
+            (self.until, self.has_begun) = (acked.sent_to, true);
+            if let Some(threshold) = self.held.take()
+                && self.least < self.bound()
+            {
+                window.threshold = threshold.get();
+            } else if self.least < u32::MAX {
                 self.last = self.least;
             }
-            (self.until, self.samples) = (acked.sent_to, 0);
+            self.least = u32::MAX;
         }
-        grown.saturating_sub(allowed)
+        acked.bytes - grown
+    }
+
+    /// Takes a round trip. Returns whether those of the last moments all were longer than in the last round.
+    /// What came at one moment, when a program has not run for a while, may all be late.
+    fn is_late(&mut self, rtt: u32, now: Time) -> bool {
+        let (at, mut is_late) = (now.micros() as u32, false);
+        if at != self.at {
+            if self.moments == RTT_SAMPLES {
+                is_late = self.recent >= self.bound();
+                (self.recent, self.moments) = (u32::MAX, 0);
+            }
+            (self.at, self.moments) = (at, self.moments + 1);
+        }
+        self.recent = self.recent.min(rtt);
+        self.least = self.least.min(rtt);
+        is_late
+    }
+
+    /// Longer round trips than this have waited in a queue.
+    fn bound(&self) -> u32 {
+        let (low, high) = RTT_THRESHOLD;
+        self.last.saturating_add((self.last / 8).clamp(low, high))
     }
 }
 
@@ -291,35 +322,39 @@ mod tests {
         assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
     }
 
-    /// RFC 9406, 4.2: round trips that grow by an eighth end slow start, five rounds of a quarter of its growth
-    /// later; one that falls below again does not.
+    /// Round trips that grow by an eighth hold the window at once (RFC 9406, 4.2). It grows on if they fall
+    /// below again within a round, and slow start is over if they do not. Late acknowledgements of one moment
+    /// hold nothing.
     #[test]
     fn slow_start_ends_before_the_queue_is_full() {
         let mut memory = CubicMemory::default();
         let mut window = Cubic.start(MSS, false);
-        let mut round = |window: &mut Window, number: u32, rtt: u32| {
+        let mut round = |window: &mut Window, number: u32, rtt: u32, at_once: u32| {
             for at in 0..window.congestion / MSS {
                 let sent_to = Seq((number + 1) * 1_000_000 + at);
                 let upto = Seq(number * 1_000_000 + at);
-                let one = Acked { rtt: Some(rtt), upto, sent_to, ..acked(MSS, u64::from(number) * 40) };
+                let now = Time::from_micros(u64::from(number) * 40_000 + u64::from(at / at_once) * 100);
+                let one = Acked { now, rtt: Some(rtt), upto, sent_to, ..acked(MSS, 0) };
                 Cubic.acknowledged(window, &mut memory, &one);
             }
         };
-        for number in 1..5 {
-            round(&mut window, number, 40_000);
+        for number in 1..4 {
+            round(&mut window, number, 40_000, 1);
         }
-        let before = window.congestion;
-        assert_eq!((before, window.threshold), (160_000, u32::MAX));
-        round(&mut window, 5, 46_000);
-        assert!(window.congestion < before + before / 2, "{window:?}");
+        assert_eq!((window.congestion, window.threshold), (80_000, u32::MAX));
+        round(&mut window, 4, 46_000, 16);
+        assert_eq!((window.congestion, window.threshold), (160_000, u32::MAX));
+        round(&mut window, 5, 52_000, 1);
+        assert!(window.congestion < 180_000, "{window:?}");
         // A disturbance.
-        round(&mut window, 6, 41_000);
+        round(&mut window, 6, 41_000, 1);
         let before = window.congestion;
-        round(&mut window, 7, 41_000);
+        round(&mut window, 7, 41_000, 1);
         assert_eq!(window.congestion, 2 * before);
         for number in 8..20 {
-            round(&mut window, number, 50_000);
+            round(&mut window, number, 50_000, 1);
         }
-        assert!(window.threshold < u32::MAX && window.threshold < 8 * before, "{window:?}");
+        let after = window.congestion;
+        assert!(window.threshold < u32::MAX && after < 2 * before + before / 2, "{window:?}");
     }
 }

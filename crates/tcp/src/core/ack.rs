@@ -3,7 +3,6 @@
 use super::flow::{Lasting, NO_COLD, flag};
 use super::listen::timestamp;
 use super::pace::Undo;
-use super::planted::{Bug, planted};
 use super::rack::DUPLICATES;
 use super::reduce::Reduction;
 use super::state::{State, Step};
@@ -59,10 +58,9 @@ impl<C: Control> Stack<C> {
         let same_window = window == hot.snd_wnd;
         let closed = !hot.snd_edge().after(hot.snd_nxt);
         let acked = ack - hot.snd_una;
-        let lost = planted(Bug::LostWindowUpdate) && acked == 0;
         // Of two with the same numbers the one with the smaller window was overtaken, unless it closes it.
         let newer = acked > 0 || head.seq.after(hot.snd_wl1) || window > hot.snd_wnd || window == 0;
-        if hot.snd_wl1.upto(head.seq) && newer && !lost {
+        if hot.snd_wl1.upto(head.seq) && newer {
             hot.offered(window);
             hot.snd_wl1 = head.seq;
         } else {
@@ -147,8 +145,7 @@ impl<C: Control> Stack<C> {
             }
         } else if duplicate && !cold.flight.is_empty() {
             cold.duplicates = cold.duplicates.saturating_add(1);
-            let enough = cold.duplicates == DUPLICATES && !planted(Bug::NoFastRetransmit);
-            if enough && cold.recovery.is_none() {
+            if cold.duplicates == DUPLICATES && cold.recovery.is_none() {
                 lost = cold.flight.lose_first(&mut self.records, mss);
             }
         }
@@ -227,7 +224,7 @@ impl<C: Control> Stack<C> {
             //# When a connection is closed actively, it MUST linger in the TIME-WAIT state for a time 2xMSL
             //# (Maximum Segment Lifetime) (MUST-13).
             State::TimeWait => hot.life_at = Deadline::at(now.after(self.profile.time_wait)),
-            State::FinWait2 if hot.has(flag::ORPHAN) && !planted(Bug::EndlessFinWait2) => {
+            State::FinWait2 if hot.has(flag::ORPHAN) => {
                 hot.life_at = Deadline::at(now.after(self.profile.fin_wait));
             }
             _ => {}
@@ -257,9 +254,7 @@ impl<C: Control> Stack<C> {
             hot.srtt = (hot.srtt - hot.srtt / 8 + rtt / 8).max(1);
         }
         // RFC 6298, 5: a measurement ends the backing off.
-        if !planted(Bug::BackoffKept) {
-            hot.backoff = 0;
-        }
+        hot.backoff = 0;
     }
 
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.1

@@ -1,7 +1,7 @@
 //! What a program asks of its flows.
 
 use super::Stack;
-use super::flow::{Hot, flag};
+use super::flow::{Hot, ecn, flag};
 use super::listen::{Listening, Pattern};
 use super::seq::Seq;
 use super::state::{State, Step};
@@ -351,6 +351,7 @@ impl<C: Control> Stack<C> {
             timestamps: hot.has(flag::TIMESTAMPS),
             sack: hot.has(flag::SACK),
             scale: hot.scales != 0,
+            ecn: hot.has_ecn(ecn::ON),
             owes: hot.state != State::Closed && (owes_data || hot.owes_ack()),
             is_scheduled: self.ready.contains(slot)
                 || self.waiting.contains(slot)
@@ -431,6 +432,8 @@ pub struct Info {
     pub sack: bool,
     /// Both use window scaling.
     pub scale: bool,
+    /// Both use explicit congestion notification.
+    pub ecn: bool,
     /// Data or an acknowledgement is owed to the peer.
     pub owes: bool,
     /// The flow sends next or when there is memory for it, or has a deadline.

@@ -13,6 +13,8 @@ impl<C: Control> Stack<C> {
 
     /// Takes the marks of an acceptable segment.
     pub(crate) fn on_marks(&mut self, slot: u32, segment: &Segment<'_>, head: &Head) {
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+        //# A TCP endpoint SHOULD implement ECN as described in RFC 3168 (SHLD- 8).
         let hot = &mut self.flows[slot];
         if !hot.has_ecn(ecn::ON) {
             return;

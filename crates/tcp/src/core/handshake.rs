@@ -105,7 +105,8 @@ impl<C: Control> Stack<C> {
         }
         // RFC 3168, 6.1.1: some answer with the bits that they got.
         let grants = head.flags.has(Flags::ECE) && !head.flags.has(Flags::CWR);
-        if has_ack && grants && offers.ecn && !hot.has(flag::SYN_REPEATED) {
+        let agreed = if has_ack { grants && hot.backoff < offers.ecn } else { Self::asks_for_ecn(head) };
+        if agreed {
             hot.set_ecn(ecn::ON);
         }
         if has_ack {

@@ -17,6 +17,14 @@ const MTU_BELIEVED: u16 = 552;
 /// After this time larger packets are tried again (RFC 1191, 6.3).
 const NARROW: Duration = Duration::from_secs(600);
 
+/// Timeouts in a row after which larger segments are suspected to vanish on the way, and errors about them, too;
+/// and after which smaller ones vanish as well (RFC 4821, 7.7).
+const BLACK_HOLE: u8 = 3;
+const SILENCE: u8 = 5;
+/// Payload that nearly every path takes (RFC 4821, 7.2), and that of the least path of IPv6.
+const SAFE_MSS: u16 = 1_024;
+const SAFE_MSS_V6: u16 = 1_220;
+
 /// An ICMP error about a segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -86,6 +94,12 @@ impl<C: Control> Stack<C> {
         if mss >= hot.mss || hot.tuple.is_v6() && mtu < 1_280 {
             return;
         }
+        self.narrow(now, slot, mss);
+        self.settle(now, slot);
+    }
+
+    fn narrow(&mut self, now: Time, slot: u32, mss: u16) {
+        let hot = &mut self.flows[slot];
         hot.mss = mss;
         self.lasting[slot as usize].narrow_until = second(now.after(NARROW));
         if hot.cold != NO_COLD {
@@ -93,7 +107,21 @@ impl<C: Control> Stack<C> {
             flight.lose(&mut self.records, now, |_| Some(now));
             hot.set(flag::FORCE);
         }
-        self.settle(now, slot);
+    }
+
+    /// The retransmission timer has expired. Tries smaller segments after some times, and the former ones if they
+    /// do not arrive either.
+    pub(crate) fn suspect_black_hole(&mut self, now: Time, slot: u32) {
+        let hot = &self.flows[slot];
+        let safe = if hot.tuple.is_v6() { SAFE_MSS_V6 } else { SAFE_MSS };
+        let first = self.colds[hot.cold].flight.first(&self.records);
+        let is_large = first.is_some_and(|record| record.span.len() > safe.into());
+        if hot.backoff == BLACK_HOLE && hot.mss > safe && is_large {
+            self.narrow(now, slot, safe);
+        } else if hot.backoff == SILENCE && hot.mss == safe {
+            self.lasting[slot as usize].narrow_until = 0;
+            self.flows[slot].mss = self.lasting[slot as usize].mss;
+        }
     }
 
     /// Tries larger packets again.

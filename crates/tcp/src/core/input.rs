@@ -8,7 +8,6 @@ use super::challenges;
 use super::flow::{NO_COLD, flag};
 use super::handshake::is_older;
 use super::index::Kind;
-use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::{State, Step};
 use super::tuple::Tuple;
@@ -215,7 +214,7 @@ impl<C: Control> Stack<C> {
         if hot.has(flag::TIMESTAMPS) && !reset {
             match head.timestamps {
                 None => return self.refuse(Reason::NoTimestamp),
-                Some(stamps) if is_older(stamps, hot.ts_recent) && !planted(Bug::OldTimestampsTaken) => {
+                Some(stamps) if is_older(stamps, hot.ts_recent) => {
                     self.challenge(now, slot, segment.len > 0);
                     return self.refuse(Reason::Timestamp);
                 }
@@ -320,7 +319,7 @@ impl<C: Control> Stack<C> {
         //# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number
         //# (RCV.NXT), then TCP endpoints MUST reset the connection in the manner prescribed below according
         //# to the connection state.
-        if head.seq == hot.rcv_nxt || planted(Bug::ResetAnywhere) {
+        if head.seq == hot.rcv_nxt {
             let refused = hot.state == State::SynReceived;
             self.end(slot, Some(if refused { Failure::Refused } else { Failure::Reset }));
             return self.refuse(Reason::Over);
@@ -344,7 +343,7 @@ impl<C: Control> Stack<C> {
     pub(crate) fn challenge(&mut self, now: Time, slot: u32, has_data: bool) {
         let most = self.challenges_now();
         let challenges = &mut self.lasting[slot as usize].challenges;
-        if has_data || planted(Bug::ChallengeStorm) || challenges.may_answer(now, most) {
+        if has_data || challenges.may_answer(now, most) {
             self.flows[slot].set(flag::ACK_NOW);
         }
     }
@@ -361,7 +360,6 @@ impl<C: Control> Stack<C> {
             let at = head.seq + len;
             if at.after(hot.rcv_nxt) {
                 if at.upto(hot.rcv_edge)
-                    && !planted(Bug::FinForgotten)
                     && let Some(cold) = self.warm_to_hold(slot)
                 {
                     self.colds[cold].fin_at = Some(at);

@@ -12,7 +12,6 @@
 //! | when next? | `timers`, `wheel` |
 //! | what may it hold? | `buffers` |
 //! | what does the program want? | `calls`, `chosen` |
-//! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
 pub(crate) mod address;
@@ -32,7 +31,6 @@ pub(crate) mod input;
 pub(crate) mod listen;
 pub(crate) mod output;
 pub(crate) mod pace;
-pub(crate) mod planted;
 pub(crate) mod predicted;
 pub(crate) mod queue;
 pub(crate) mod rack;

@@ -145,8 +145,10 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
         //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs
         //# from the default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
-        if first && offers.ecn && hot.backoff == 0 {
+        if first && hot.backoff < offers.ecn {
             head.flags = head.flags.with(Flags::ECE).with(Flags::CWR);
+        } else if !first && hot.has_ecn(ecn::ON) {
+            head.flags = head.flags.with(Flags::ECE);
         }
         head.mss = offers.mss.then(|| self.path_mss(&hot.tuple));
         // After a SYN of the peer only what it offered.

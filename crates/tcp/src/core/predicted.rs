@@ -7,7 +7,6 @@
 use super::flow::{ecn, flag};
 use super::handshake::is_older;
 use super::listen::timestamp;
-use super::planted::{Bug, planted};
 use super::seq::Span;
 use super::state::State;
 use super::wire::{Plain, Timestamps};
@@ -33,15 +32,12 @@ impl<C: Control> Stack<C> {
         let quiet = hot.state == State::Established && hot.flags & UNUSUAL == 0 && hot.is_quiet();
         let fresh = Span::new(head.seq, head.seq + segment.len);
         let next = head.seq == hot.rcv_nxt && head.ack == hot.snd_una && segment.len > 0;
-        let beyond = fresh.end.after(hot.rcv_edge) && !planted(Bug::BeyondTheEdge);
+        let beyond = fresh.end.after(hot.rcv_edge);
         if !quiet || !next || beyond || hot.snd_wl1.after(head.seq) {
             return None;
         }
         let ts_recent = match hot.has(flag::TIMESTAMPS) {
-            true => {
-                let old = |stamps| is_older(stamps, hot.ts_recent) && !planted(Bug::OldTimestampsTaken);
-                head.timestamps.filter(|&stamps| !old(stamps))?.value
-            }
+            true => head.timestamps.filter(|&stamps| !is_older(stamps, hot.ts_recent))?.value,
             false => 0,
         };
         if !keep.has_room(slot, fresh, false) {

@@ -1,7 +1,6 @@
 //! RACK-TLP (RFC 8985): losses are found by time, not by counting duplicates.
 
 use super::flow::{Cold, Hot, Rack, TailProbe, flag};
-use super::planted::{Bug, planted};
 use super::sent::{Delivered, Fate, Flight, Records, Sent};
 use super::seq::{Seq, Span};
 use crate::control::Window;
@@ -72,7 +71,7 @@ impl Rack {
 impl Rack {
     /// How long a segment may be overtaken before it counts as lost.
     fn reordering_window(&self, flight: &Flight, recovers: bool, hot: &Hot) -> u64 {
-        if !self.reordering_seen || planted(Bug::ReorderingIsLoss) {
+        if !self.reordering_seen {
             let sacked = flight.sacked_bytes() / u32::from(hot.mss).max(1);
             if recovers || sacked >= DUPLICATES {
                 return 0;

@@ -3,7 +3,6 @@
 use super::blocks::Place;
 use super::few::Few;
 use super::flow::{NO_COLD, YOUNG, flag};
-use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::State;
 use super::wire::{Head, SACK_BLOCKS};
@@ -50,13 +49,13 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Window);
         }
         let in_order = fresh.start == hot.rcv_nxt;
-        let skip = if planted(Bug::OverlapTrimmedAtTheEnd) { 0 } else { fresh.start - arrived.start };
+        let skip = fresh.start - arrived.start;
         let verdict = Verdict::Take { slot, at: fresh.start, skip, len: fresh.len() };
         if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh, false) {
             self.arrived_next(slot, segment, fresh.end);
             return verdict;
         }
-        if !self.make_room(slot, fresh, keep) && !planted(Bug::AcknowledgesWhatIsDropped) {
+        if !self.make_room(slot, fresh, keep) {
             self.flows[slot].set(flag::ACK_NOW);
             return self.refuse(Reason::Memory);
         }
@@ -139,8 +138,7 @@ impl<C: Control> Stack<C> {
         }
         let cold = &mut self.colds[hot.cold];
         while let Some(&first) = self.ranges.first(&cold.held)
-            && (first.start.upto(hot.rcv_nxt)
-                || planted(Bug::WrappedComparison) && first.start.0 < hot.rcv_nxt.0)
+            && first.start.upto(hot.rcv_nxt)
         {
             hot.rcv_nxt = hot.rcv_nxt.max(first.end);
             self.ranges.remove(&mut cold.held, Place::default());
@@ -291,8 +289,7 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
         //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left
         //# (SHLD-14).
-        let kept =
-            if planted(Bug::EdgeRoundedDown) { promised >> scale } else { promised.div_ceil(1 << scale) };
+        let kept = promised.div_ceil(1 << scale);
         let field = window.max(kept).min(65_535);
         (field as u16, hot.rcv_nxt + (field << scale))
     }

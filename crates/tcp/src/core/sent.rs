@@ -2,7 +2,6 @@
 
 use super::blocks::{List, Place, Pool};
 use super::flow::Rack;
-use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use crate::time::Time;
 
@@ -354,7 +353,7 @@ impl Flight {
 impl Delivered {
     fn deliver(&mut self, rack: &mut Rack, record: Sent, now: Time) {
         self.bytes += record.span.len();
-        self.repeated |= record.repeated && !planted(Bug::RttFromRetransmission);
+        self.repeated |= record.repeated;
         let rtt = now.micros().saturating_sub(record.at.micros()).clamp(1, u32::MAX.into()) as u32;
         if !record.repeated && self.rtt.is_none() {
             self.rtt = Some(rtt);

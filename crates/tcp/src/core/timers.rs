@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::Stack;
 use super::flow::{Lasting, NO_COLD, flag};
 use super::pace::Undo;
-use super::planted::{Bug, planted};
 use super::reduce::Reduction;
 use super::state::{State, Step};
 use super::transmit::Plan;
@@ -185,6 +184,7 @@ impl<C: Control> Stack<C> {
         hot.clear(flag::TAIL_PROBE);
         hot.set(flag::FORCE);
         hot.backoff = (hot.backoff + 1).min(20);
+        self.suspect_black_hole(now, slot);
         let next = now.plus(self.rto(slot));
         let cold = self.flows[slot].cold;
         self.colds[cold].rto_at = Some(end.map_or(next, |end| end.min(next)));
@@ -341,11 +341,7 @@ impl<C: Control> Stack<C> {
         }
         if !hot.owes_ack() {
             hot.ack_at = Deadline::NONE;
-        } else if !hot.has(flag::ACK_NOW)
-            && !hot.ack_at.is_set()
-            && hot.state.is_synchronized()
-            && !planted(Bug::AckTimerUnset)
-        {
+        } else if !hot.has(flag::ACK_NOW) && !hot.ack_at.is_set() && hot.state.is_synchronized() {
             hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
         }
         let hot = &self.flows[slot];
@@ -399,7 +395,7 @@ impl<C: Control> Stack<C> {
         //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for
         //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially
         //# the interval between successive probes (SHLD-30).
-        } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
+        } else if plan == Plan::Nothing && !hot.send_at.is_set() {
             let next = now.plus(self.rto(slot));
             let end = self.held_until(slot);
             self.flows[slot].send_at = Deadline::at(end.map_or(next, |end| end.min(next)));

@@ -2,7 +2,6 @@
 
 use super::Stack;
 use super::flow::{Cold, Hot, NO_COLD, flag};
-use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::State;
 use crate::control::Control;
@@ -86,16 +85,14 @@ impl<C: Control> Stack<C> {
     /// and Nagle's algorithm allow.
     fn plan_new(&self, hot: &Hot, cold: Option<&Cold<C::Memory>>, size: u32) -> Plan {
         let queued = hot.snd_end.past(hot.snd_nxt);
-        let beyond = if planted(Bug::BeyondTheWindow) { 1 << 20 } else { 0 };
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
         //# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable
         //# window" (see Section 3.8.6.2.1) to become negative (MUST-34).
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
         //# If this happens, the sender SHOULD NOT send new data (SHLD-15), but SHOULD retransmit normally the
         //# old unacknowledged data between SND.UNA and SND.UNA+SND.WND (SHLD-16).
-        let usable = (hot.snd_edge() + beyond).past(hot.snd_nxt);
-        let ignored = planted(Bug::CongestionIgnored);
-        let flying = cold.filter(|_| !ignored).map_or(0, |cold| emulated_flight(hot, cold));
+        let usable = hot.snd_edge().past(hot.snd_nxt);
+        let flying = cold.map_or(0, |cold| emulated_flight(hot, cold));
         let mut room = hot.window.congestion.saturating_sub(flying);
         if flying == 0 || hot.has(flag::TAIL_PROBE) {
             // One segment always, or nothing would ever be acknowledged.

@@ -5,7 +5,6 @@ use super::flow::{Hot, flag};
 use super::handshake::is_older;
 use super::index::Kind;
 use super::listen::timestamp;
-use super::planted::{Bug, planted};
 use super::seq::Seq;
 use super::tuple::Tuple;
 use super::wire::{Flags, Head, Timestamps};
@@ -94,10 +93,6 @@ impl<C: Control> Stack<C> {
     /// A segment for a connection in TIME_WAIT.
     pub(crate) fn on_wait(&mut self, now: Time, slot: u32, head: &Head, len: u32) -> Verdict {
         let wait = self.waits[slot];
-        if planted(Bug::TimeWaitAssassinated) && head.flags.has(Flags::RST) {
-            self.end_wait(slot);
-            return self.refuse(Reason::Over);
-        }
         match self.in_wait(now, &wait, head, len) {
             Outcome::Nothing => {}
             Outcome::Answer(answer) => self.answer_wait(now, slot, answer),

@@ -7,7 +7,6 @@
 
 mod accepts;
 mod calls;
-mod network;
 mod options;
 mod port;
 mod signal;
@@ -31,7 +30,6 @@ use crate::error::AttachError;
 use crate::id::{Handle, OpId};
 use crate::slab::Slab;
 
-pub use self::network::{TunNetwork, TunNetworkError};
 use self::options::Options;
 pub use self::port::Stack;
 use self::port::{Port, Received};

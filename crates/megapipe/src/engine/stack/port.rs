@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use packet::group::{Foreign, Queue};
-use packet::steer::{LearnError, Ports};
+use packet::ports::{LearnError, Ports};
 use packet::tun::FRAME_MAX;
 use packet::{Batch, Capabilities, Device, pump};
 use tcp::{Config, ConnectError, Flow, Host, Listener, Prefix, Reason, Time};
