@@ -10,10 +10,10 @@
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
 //!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
 //!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
-//! 5. Between looks the core is yielded; in the first 4 us only if the last yield ran another thread and came back within W,
+//! 5. Between looks the core is yielded; in the first 4 us only if the last yield ran another thread for less than 100 us,
 //!    which is the other end, most likely. The second yield that ran others and brought no message ends the spin, which costs
 //!    what they took, too, up to 2 W.
-//! 6. A yield that took longer than W met others at work, who leave when their time slices end, while a sleeper is woken
+//! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
 //!    before. For 64 times as long no spin yields, nor lasts longer than W.
 //!
 //! Each constant has a test that fails without it; `simulation` has whole programs.
@@ -34,7 +34,9 @@ const PAUSE_MOST: u32 = 512;
 const ALONE: Duration = Duration::from_micros(4);
 /// A yield that takes longer ran another thread: a switch there and back.
 const RAN_OTHERS: Duration = Duration::from_nanos(800);
-/// Times as long as a yield to others at work took.
+/// One that takes longer ran others to the end of their time slices.
+const CROWDED: Duration = Duration::from_micros(100);
+/// Times as long as such a yield took.
 const CROWDED_FOR: u32 = 64;
 /// Yields of one spin that run others.
 const GIVEN_AWAY: u32 = 2;
@@ -73,7 +75,7 @@ pub struct Policy {
     pause: u32,
     /// One of the waits of this pause has spun.
     tried: bool,
-    /// The last yield ran another thread for less than a wake-up.
+    /// The last yield ran another thread, and not for long.
     shares: bool,
     /// Others are at work on the core until then.
     crowded_until: Duration,
@@ -154,12 +156,12 @@ impl Policy {
     /// A yield of this spin took from `began` to `now`; the next look tells whether it brought a message.
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
-        self.shares = (RAN_OTHERS..self.wake_up).contains(&took);
+        self.shares = (RAN_OTHERS..CROWDED).contains(&took);
         if took > RAN_OTHERS {
             spin.away += took;
             spin.given_away += 1;
         }
-        if took > self.wake_up {
+        if took > CROWDED {
             self.crowded_until = now + took * CROWDED_FOR;
         }
     }
