@@ -198,6 +198,7 @@ pub(crate) unsafe fn wait(
             if wait.spins() && signals::handled() == handled {
                 continue;
             }
+            wait.stop();
         }
         if !inner.go_to_sleep(fd) {
             continue;

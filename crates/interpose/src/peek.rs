@@ -25,6 +25,7 @@ pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
 
 /// Between two checks of a call that waits for more than the first byte, which few programs make.
 const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 /// Looks until all is here that there is room for, or no more will be; what was seen is told before any error. `None`: the
 /// socket is not promoted, after all.
@@ -33,7 +34,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
     let handled = signals::handled();
     let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     let (mut seen, mut last) = (0, false);
-    let mut kept = None;
+    let (mut kept, mut pause) = (None, PAUSE);
     loop {
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
         match receive_some(socket, &mut kept, &mut limit, fd, into, flags | now, seen > 0)? {
@@ -52,7 +53,8 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
             || signals::handled() != handled
             || limit.until(fd).is_some_and(|until| clock::now() >= until);
         if !last {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

@@ -129,7 +129,11 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         if ready && mask.is_null() && !asked_kernel.is_none_or(due) && fds.asks_rings_alone() {
             // What the kernel alone knows it is asked soon.
             fds.clear();
-            break fds.correct();
+            let found = fds.correct();
+            // Else another thread has read them.
+            if found > 0 || at_once {
+                break found;
+            }
         }
         if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
             asked_kernel = Some(now);
@@ -151,6 +155,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
             if spin(fds, wait, handled) || (wait.spins() && signals::handled() == handled) {
                 continue;
             }
+            wait.stop();
         }
         // Who sleeps in the kernel hears bells.
         if arm_all(fds) {
@@ -196,7 +201,9 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         let mut inner = socket.lock();
         let in_a_set = inner.interest.sets > 0;
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
-        promoted.is_awaited_here();
+        if !at_once {
+            promoted.is_awaited_here();
+        }
         let rests = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_awake());
         if !rests && promoted.arm().unwrap_or(true) {
             drop(inner);

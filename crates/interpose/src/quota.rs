@@ -78,7 +78,8 @@ pub(crate) fn holds_up(now: Instant) -> bool {
 #[cold]
 fn ask() {
     let Some(files) = FILES.get().filter(|files| !files.is_empty() && !mode::is_confined()) else { return };
-    let now = files.iter().filter_map(times).sum();
+    // Without one of them, as where no descriptor is left, nothing is known.
+    let Some(now) = files.iter().map(times).sum() else { return };
     THROTTLED.store(TIMES.swap(now, Relaxed) < now, Relaxed);
 }
 

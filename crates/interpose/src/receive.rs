@@ -186,6 +186,7 @@ pub(crate) fn receive_some(
             }
             inner = socket.lock();
         }
+        wait.stop();
         let promoted = inner.promoted.as_deref_mut()?;
         match promoted.arm() {
             Ok(true) => continue,
@@ -210,7 +211,7 @@ pub(crate) fn receive_some(
             Some(_) => kernel::wait_for(fd, libc::POLLIN, until),
         };
         if let Err(errno) = waited {
-            if errno == libc::EAGAIN && until.is_none() {
+            if errno == libc::EAGAIN && blocks && kernel::is_nonblocking(fd) {
                 // O_NONBLOCK was set where nobody saw it.
                 waiters::nonblocking(socket, true);
             }

@@ -86,7 +86,6 @@ impl Ready {
         {
             return ready;
         }
-        waiters::arm_always(true);
         for place in 0..words {
             // SAFETY: so many words are there.
             let word = unsafe { sets.read.cast::<u64>().add(place).read_unaligned() };
@@ -98,7 +97,9 @@ impl Ready {
                     inner.promoted.as_deref_mut().is_some_and(|promoted| {
                         // Those that announced what was taken before they came.
                         promoted.drop_bells(fd);
-                        promoted.waits_anew()
+                        promoted.waits_anew();
+                        waiters::arm_always(true);
+                        promoted.connection.look_again().unwrap_or(true)
                     })
                 });
                 if is_here {

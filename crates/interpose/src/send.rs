@@ -190,7 +190,7 @@ impl Promoted {
             if !rest.is_readable() {
                 return Step::Failed(libc::EFAULT);
             }
-            let whole = rest.left.min(WHOLE);
+            let whole = rest.left.min(WHOLE).min(self.send_limit as usize);
             if self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
                     Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
@@ -274,7 +274,13 @@ impl Promoted {
             count(&COUNTERS.bells, 1);
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => self.connection.bell_was_taken(),
-                Err(_) => self.connection.kernel_refused(),
+                Err(errno) => {
+                    self.connection.kernel_refused();
+                    if !matches!(errno, libc::EAGAIN | libc::EPIPE) {
+                        // The kernel tells it once.
+                        self.failed(errno);
+                    }
+                }
             }
         }
     }

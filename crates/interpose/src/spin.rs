@@ -24,6 +24,8 @@ static CPUS: AtomicU32 = AtomicU32::new(u32::MAX);
 
 thread_local! {
     static POLICY: Cell<Policy> = const { Cell::new(Policy::new()) };
+    /// It counts in `SPINNING`.
+    static SPINS: Cell<bool> = const { Cell::new(false) };
     /// See [`tally`].
     static UNTOLD: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
     /// The other ends that it has sent to since its last wait.
@@ -43,6 +45,7 @@ pub(crate) fn start(spin: Option<Duration>) {
 /// In the child of a fork, whose only thread does not spin.
 pub(crate) fn forked() {
     SPINNING.store(0, Ordering::Relaxed);
+    SPINS.set(false);
 }
 
 /// This thread has sent to another end, which was awake or was woken.
@@ -65,21 +68,20 @@ pub(crate) struct Wait {
     looks: u32,
     /// When the kernel is to be asked.
     kernel_due: Instant,
-    /// It counts among those that spin.
-    counted: bool,
 }
 
 impl Wait {
     /// Begins one that ends at `deadline` at the latest.
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
         let now = clock::now();
+        ends();
         let peer = SENT_TO.take();
         let spin = match FIXED.load(Ordering::Relaxed) {
-            0 => learn(|policy| policy.begin(now, peer)).filter(|_| !quota::holds_up(now)),
+            0 => learn(|policy| policy.begin(now, peer)),
             fixed => Some(POLICY.get().spin(now, Duration::from_nanos(fixed - 1))),
         };
         let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
-        Wait { spin, looks: 0, kernel_due: now + KERNEL_EVERY, counted: false }
+        Wait { spin, looks: 0, kernel_due: now + KERNEL_EVERY }
     }
 
     /// Whether to look once more before the kernel is asked, if it still [spins](Self::spins), or this thread sleeps. Pauses,
@@ -100,13 +102,13 @@ impl Wait {
     fn goes_on(&mut self) -> bool {
         let Some(spin) = &mut self.spin else { return false };
         let now = clock::now();
-        if !self.counted {
-            self.counted = true;
-            if SPINNING.fetch_add(1, Ordering::Relaxed) >= CPUS.load(Ordering::Relaxed) {
-                // They would take the core from each other.
-                self.spin = None;
-                return false;
-            }
+        if !SPINS.replace(true)
+            && (SPINNING.fetch_add(1, Ordering::Relaxed) >= CPUS.load(Ordering::Relaxed)
+                || quota::holds_up(now))
+        {
+            // They would take the core from each other, or from the program's work.
+            self.stop();
+            return false;
         }
         if now >= self.kernel_due && spin.next(now) != Next::Sleep {
             self.kernel_due = now + KERNEL_EVERY;
@@ -124,10 +126,16 @@ impl Wait {
                 count(if spin.was_crowded() { &COUNTERS.crowded } else { &COUNTERS.vain }, 1);
                 learn(|policy| policy.missed(spin, now));
                 tally(Duration::ZERO, spin.spent(now));
-                self.spin = None;
+                self.stop();
                 false
             }
         }
+    }
+
+    /// It sleeps, or what it looked for is here.
+    pub(crate) fn stop(&mut self) {
+        self.spin = None;
+        ends();
     }
 
     /// Whether it looks before it sleeps.
@@ -143,6 +151,7 @@ impl Wait {
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
         let saved = learn(|policy| policy.found(&spin, now));
         tally(saved, spin.spent(now));
+        self.stop();
     }
 }
 
@@ -161,9 +170,14 @@ fn tally(saved: Duration, spun: Duration) {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if self.counted {
-            SPINNING.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.stop();
+    }
+}
+
+/// This thread spins no more. One whose handler left a spin for good says so before its next one.
+fn ends() {
+    if SPINS.take() {
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -81,10 +81,14 @@ impl Promoted {
         if rests { Ok(false) } else { self.arm() }
     }
 
-    /// The program may wait in another way from now on. True: something is here, and no bell will come for it.
-    pub(crate) fn waits_anew(&mut self) -> bool {
+    /// The program may wait in another way from now on, where nobody sees it.
+    pub(crate) fn waits_anew(&mut self) {
         self.waiters = Waiters::Unseen;
-        self.listed_in == 0 && !self.armed && self.arm().unwrap_or(true)
+        if self.listed_in == 0 && !self.armed && self.arm().unwrap_or(true) {
+            // What is here it reads first; a bell comes for what follows.
+            self.stale = false;
+            self.armed = !self.connection.arm_for_more().unwrap_or(true);
+        }
     }
 
     /// Whether this end, of no set, may go without asking to be rung until the next wait.

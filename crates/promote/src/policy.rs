@@ -10,8 +10,8 @@
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
 //!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
 //!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
-//! 5. Between looks the core is yielded; in the first 4 us only if the last yield ran another thread for less than 100 us,
-//!    which is the other end, most likely. The second yield that ran others and brought no message ends the spin, which costs
+//! 5. Between looks the core is yielded; in the first 4 us only if one of the last 16 yields ran another thread for less than
+//!    100 us, which is the other end, most likely. The second yield that ran others and brought no message ends the spin, which costs
 //!    what they took, too, up to 2 W.
 //! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
 //!    before. For 64 times as long no spin yields, nor lasts longer than W.
@@ -36,8 +36,12 @@ const ALONE: Duration = Duration::from_micros(4);
 const RAN_OTHERS: Duration = Duration::from_nanos(800);
 /// One that takes longer ran others to the end of their time slices.
 const CROWDED: Duration = Duration::from_micros(100);
+/// What has the core for longer is no thread at work: a debugger, a machine that was stopped.
+const SLICE_MOST: Duration = Duration::from_millis(50);
 /// Times as long as such a yield took.
 const CROWDED_FOR: u32 = 64;
+/// Yields in a row that run nobody until the core counts as this thread's alone.
+const SHARES: u8 = 16;
 /// Yields of one spin that run others.
 const GIVEN_AWAY: u32 = 2;
 
@@ -75,8 +79,9 @@ pub struct Policy {
     pause: u32,
     /// One of the waits of this pause has spun.
     tried: bool,
-    /// The last yield ran another thread, and not for long.
-    shares: bool,
+    /// Yields left of those that give the core away at once, since one of them ran another thread for a while: a fair
+    /// scheduler runs it only when it has had less than this one.
+    shares: u8,
     /// Others are at work on the core until then.
     crowded_until: Duration,
 }
@@ -123,7 +128,7 @@ impl Policy {
             skip: 0,
             pause: 1,
             tried: false,
-            shares: true,
+            shares: SHARES,
             crowded_until: Duration::ZERO,
         }
     }
@@ -146,7 +151,7 @@ impl Policy {
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
         let (length, alone) = match () {
             () if now < self.crowded_until => (length.min(self.wake_up), length),
-            () if self.shares => (length, Duration::ZERO),
+            () if self.shares > 0 => (length, Duration::ZERO),
             () => (length, ALONE),
         };
         let (until, alone_until) = (now + length, now + alone);
@@ -156,23 +161,26 @@ impl Policy {
     /// A yield of this spin took from `began` to `now`; the next look tells whether it brought a message.
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
-        self.shares = (RAN_OTHERS..CROWDED).contains(&took);
+        self.shares = match took {
+            took if (RAN_OTHERS..CROWDED).contains(&took) => SHARES,
+            _ => self.shares.saturating_sub(1),
+        };
         if took > RAN_OTHERS {
             spin.away += took;
             spin.given_away += 1;
         }
         if took > CROWDED {
-            self.crowded_until = now + took * CROWDED_FOR;
+            self.crowded_until = now + took.min(SLICE_MOST) * CROWDED_FOR;
         }
     }
 
-    /// A spin found something at `now`. Returns the wake-up that it saved.
+    /// A spin found something at `now`. Returns what it saved of a wake-up.
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
         self.skip = 0;
         let gain = if spin.rang { Duration::ZERO } else { self.wake_up };
         self.settle(nanoseconds(gain), nanoseconds(spin.spent(now) / 2));
-        self.wake_up
+        gain
     }
 
     /// A spin ended at `now`, and the wait sleeps.
@@ -346,7 +354,7 @@ mod tests {
         let mut policy = Policy::new();
         let mut spin = policy.begin(US, Peer::Unknown).unwrap();
         assert_eq!(spin.next(US), Next::Yield);
-        policy.yielded(&mut spin, US, US + RAN_OTHERS / 2);
+        (0..SHARES).for_each(|_| policy.yielded(&mut spin, US, US + RAN_OTHERS / 2));
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Look);
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + ALONE), Next::Yield);
         for _ in 0..GIVEN_AWAY {
@@ -369,6 +377,12 @@ mod tests {
         let end = back + policy.wake_up();
         assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
         let later = back + 3000 * US * CROWDED_FOR;
+        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
+        // A debugger had the process for an hour.
+        let mut spin = policy.begin(later, Peer::Unknown).unwrap();
+        let back = later + Duration::from_secs(3600);
+        policy.yielded(&mut spin, later, back);
+        let later = back + SLICE_MOST * CROWDED_FOR;
         assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
     }
 }
