@@ -8,7 +8,7 @@ const BELLS: u32 = 15;
 /// Messages that go through the kernel then, until the ring is tried again; more each time. Few at
 /// first: connections that begin together wake each other, and find their pace later.
 const REST: u32 = 1 << 6;
-const LONGEST_REST: u32 = 1 << 13;
+const LONGEST_REST: u32 = 1 << 9;
 
 /// Rests in a row after which nothing is hoped for from the ring.
 const RESTS: u32 = 3;
