@@ -13,6 +13,7 @@ use crate::leaving;
 use crate::mode;
 use crate::promoter;
 use crate::sockets::{Guard, Promoted, Socket, State};
+use crate::spin;
 use crate::stats::{COUNTERS, count};
 use crate::worth::Verdict;
 
@@ -39,6 +40,7 @@ impl Promoted {
             return Ok(());
         }
         self.connection.rest()?;
+        self.worth.rests_from(spin::met());
         family::does_not_pay(self.worth.rest);
         if self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
@@ -58,7 +60,7 @@ impl Promoted {
                 return Some(positions);
             }
         }
-        if self.worth.rested() && !self.connection.stays_with_kernel() {
+        if self.worth.rested(spin::met()) && !self.connection.stays_with_kernel() {
             self.connection.wish_to_retire(false);
             self.connection.end_rest();
         }

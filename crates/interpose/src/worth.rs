@@ -10,6 +10,9 @@ const BELLS: u32 = 15;
 const REST: u32 = 1 << 6;
 const LONGEST_REST: u32 = 1 << 9;
 
+/// Messages met awake that end a rest; twice as many each time that it did not pay.
+const AWAKE: u32 = 8;
+
 /// Rests in a row after which nothing is hoped for from the ring.
 const RESTS: u32 = 3;
 
@@ -34,11 +37,13 @@ pub(crate) struct Worth {
     /// Messages left of the rest.
     pub(crate) rest: u32,
     next_rest: u32,
+    /// Waits of this thread that had met their message awake when the rest was decided.
+    met: u32,
 }
 
 impl Default for Worth {
     fn default() -> Worth {
-        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST }
+        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST, met: 0 }
     }
 }
 
@@ -74,9 +79,18 @@ impl Worth {
         self.rests = RESTS;
     }
 
-    /// A message went through the kernel while the ring rests. True: it has rested enough.
-    pub(crate) fn rested(&mut self) -> bool {
+    /// The rest was decided when so many waits had met their message awake.
+    pub(crate) fn rests_from(&mut self, met: u32) {
+        self.met = met;
+    }
+
+    /// A message went through the kernel while the ring rests. True: it has rested enough, or this thread, which the
+    /// other end answers, meets so many messages awake that both may be.
+    pub(crate) fn rested(&mut self, met: u32) -> bool {
         self.rest = self.rest.saturating_sub(1);
+        if met.wrapping_sub(self.met) >= AWAKE << self.rests.min(RESTS + 2) {
+            self.rest = 0;
+        }
         self.rest == 0
     }
 }
@@ -93,10 +107,16 @@ mod tests {
             assert!(!worth.is_hopeless());
             assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
             let rest = (REST << rests) as usize;
-            assert_eq!((0..5000).position(|_| worth.rested()), Some(rest - 1));
+            assert_eq!((0..5000).position(|_| worth.rested(0)), Some(rest - 1));
         }
         assert!(worth.is_hopeless() && worth.has_paid);
         assert!((0..100).any(|_| worth.sent(false) == Verdict::Pays));
         assert!(!worth.is_hopeless());
+        // Where both may be awake it is tried sooner, and less soon each time.
+        for wait in [16, 32] {
+            assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
+            worth.rests_from(u32::MAX);
+            assert_eq!((0..).position(|met| worth.rested(met)), Some(wait - 1));
+        }
     }
 }
