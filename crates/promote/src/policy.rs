@@ -10,9 +10,9 @@
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
 //!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
 //!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
-//! 5. Between looks the core is yielded; in the first 4 us only if one of the last 16 yields ran another thread for less than
-//!    100 us, which is the other end, most likely. The second yield that ran others and brought no message ends the spin, which costs
-//!    what they took, too, up to 2 W.
+//! 5. Between looks the core is yielded; in the first 4 us only if one of the last 16 yields ran another thread for less
+//!    than 100 us, which is the other end, most likely. The second yield that ran others and brought no message ends the
+//!    spin, which costs what they took, too, up to 2 W.
 //! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
 //!    before. For 64 times as long no spin yields, nor lasts longer than W.
 //!
@@ -161,10 +161,8 @@ impl Policy {
     /// A yield of this spin took from `began` to `now`; the next look tells whether it brought a message.
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
-        self.shares = match took {
-            took if (RAN_OTHERS..CROWDED).contains(&took) => SHARES,
-            _ => self.shares.saturating_sub(1),
-        };
+        let ran_the_other = (RAN_OTHERS..CROWDED).contains(&took);
+        self.shares = if ran_the_other { SHARES } else { self.shares.saturating_sub(1) };
         if took > RAN_OTHERS {
             spin.away += took;
             spin.given_away += 1;
@@ -211,11 +209,6 @@ impl Policy {
         let half = &known[..known.len().div_ceil(2)];
         let mean = half.iter().map(|nanoseconds| u64::from(*nanoseconds)).sum::<u64>() / half.len() as u64;
         self.wake_up = Duration::from_nanos(mean).clamp(WAKE_UP_LEAST, WAKE_UP_MOST);
-    }
-
-    /// W.
-    pub fn wake_up(&self) -> Duration {
-        self.wake_up
     }
 }
 
@@ -341,12 +334,12 @@ mod tests {
         for seen in 0..2 * SEEN as u32 {
             policy.woke(if seen % 2 == 0 { 10 * US } else { 3000 * US });
         }
-        assert_eq!(policy.wake_up(), 10 * US);
+        assert_eq!(policy.wake_up, 10 * US);
         // Nor does it matter whose clock is wrong.
         (0..SEEN).for_each(|_| policy.woke(Duration::MAX / 64));
-        assert_eq!(policy.wake_up(), WAKE_UP_MOST);
+        assert_eq!(policy.wake_up, WAKE_UP_MOST);
         (0..SEEN).for_each(|_| policy.woke(Duration::ZERO));
-        assert_eq!(policy.wake_up(), WAKE_UP_LEAST);
+        assert_eq!(policy.wake_up, WAKE_UP_LEAST);
     }
 
     #[test]
@@ -374,7 +367,7 @@ mod tests {
         let back = 3001 * US;
         policy.yielded(&mut spin, US, back);
         let spin = policy.begin(back, Peer::Unknown).unwrap();
-        let end = back + policy.wake_up();
+        let end = back + policy.wake_up;
         assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
         let later = back + 3000 * US * CROWDED_FOR;
         assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
