@@ -144,15 +144,16 @@ impl Policy {
             self.tried = true;
         }
         let rang = peer == Peer::Woken;
-        Some(Spin { rang, ..self.spin(now, self.wake_up * if rang { 3 } else { 2 }) })
+        let wake_ups = if now < self.crowded_until { 1 } else { 2 + u32::from(rang) };
+        Some(Spin { rang, ..self.spin(now, self.wake_up * wake_ups) })
     }
 
     /// A spin that was asked for, of that length.
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
-        let (length, alone) = match () {
-            () if now < self.crowded_until => (length.min(self.wake_up), length),
-            () if self.shares > 0 => (length, Duration::ZERO),
-            () => (length, ALONE),
+        let alone = match () {
+            () if now < self.crowded_until => length,
+            () if self.shares > 0 => Duration::ZERO,
+            () => ALONE,
         };
         let (until, alone_until) = (now + length, now + alone);
         Spin { began: now, until, alone_until, rang: false, away: Duration::ZERO, given_away: 0 }
@@ -369,6 +370,8 @@ mod tests {
         let spin = policy.begin(back, Peer::Unknown).unwrap();
         let end = back + policy.wake_up;
         assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
+        // What was asked for is kept to.
+        assert_eq!(policy.spin(back, 1000 * US).until, back + 1000 * US);
         let later = back + 3000 * US * CROWDED_FOR;
         assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
         // A debugger had the process for an hour.
