@@ -16,7 +16,7 @@
 //! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
 //!    before. For 64 times as long no spin yields, nor lasts longer than W.
 //!
-//! Each constant has a test that fails without it; `simulation` has whole programs.
+//! Tests hold most constants one by one; `simulation` holds them together, by what two programs gain and pay.
 
 use std::time::Duration;
 
