@@ -12,7 +12,7 @@ use crate::mappings;
 /// Bytes of each.
 const ROOM: usize = 16 << 10;
 /// Bytes on the stack, where there is no memory for one.
-const LEAST: usize = 192;
+const LEAST: usize = 64;
 
 /// Those that nobody uses; those beyond are unmapped.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
@@ -34,6 +34,13 @@ impl Room {
         });
         let mapped = taken.or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok()).unwrap_or(null_mut());
         Room { mapped, least: [0; LEAST] }
+    }
+
+    /// As words, if there is a mapping.
+    pub(crate) fn words(&mut self) -> Option<&mut [u64]> {
+        // SAFETY: ROOM bytes, from the beginning of a page, that are nobody else's while this lives.
+        (!self.mapped.is_null())
+            .then(|| unsafe { from_raw_parts_mut(self.mapped.cast(), ROOM / size_of::<u64>()) })
     }
 }
 

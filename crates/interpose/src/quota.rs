@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::buffer::Room;
 use crate::clock::Instant;
 use crate::mode;
 
@@ -59,8 +60,8 @@ fn files(groups: &str) -> impl Iterator<Item = CString> {
 /// How often a group was held up. `None`: it has no such count.
 fn times(file: &CString) -> Option<u64> {
     let file = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0; 1024];
-    let length = rustix::io::read(file, &mut text).ok()?;
+    let mut text = Room::take();
+    let length = rustix::io::read(file, &mut text[..]).ok()?;
     let text = std::str::from_utf8(&text[..length]).ok()?;
     text.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok())
 }

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use libc::{fd_set, sigset_t, timespec};
 
+use crate::buffer::Room;
 use crate::epoll::Limit;
 use crate::memory::{are_readable, are_writable};
 use crate::poll;
@@ -136,15 +137,14 @@ impl Ready {
     }
 }
 
-/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too.
-struct Waited {
+/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too. Its words lie in a [`Room`],
+/// as a small alternate stack has none for them.
+struct Waited<'room> {
     count: c_int,
     sets: Sets,
-    asked: [[u64; WORDS]; 3],
-    said: [[u64; WORDS]; 3],
+    asked: [&'room mut [u64]; 3],
+    said: [&'room mut [u64]; 3],
 }
-
-const WORDS: usize = MOST / u64::BITS as usize;
 
 /// The places of the bits that are set.
 fn bits(word: u64) -> impl Iterator<Item = c_int> {
@@ -158,26 +158,27 @@ const TO_READ: usize = 0;
 const TO_WRITE: usize = 1;
 const TO_EXCEPT: usize = 2;
 
-impl poll::Waited for Waited {
+impl poll::Waited for Waited<'_> {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
-        let words = self.asked[TO_READ].iter().zip(&self.said[TO_READ]).zip(0..);
+        let words = self.asked[TO_READ].iter().zip(self.said[TO_READ].iter()).zip(0..);
         words.flat_map(|((asked, said), place)| {
             bits(*asked).map(move |bit| (place * u64::BITS as c_int + bit, said >> bit & 1 != 0))
         })
     }
 
     fn asks_rings_alone(&self) -> bool {
-        let others = [TO_WRITE, TO_EXCEPT].map(|set| self.asked[set]);
-        others.as_flattened().iter().all(|word| *word == 0)
-            && self.to_read().all(|(fd, _)| poll::promoted(fd).is_some())
+        let others = [TO_WRITE, TO_EXCEPT].iter().flat_map(|&set| self.asked[set].iter());
+        others.copied().all(|word| word == 0) && self.to_read().all(|(fd, _)| poll::promoted(fd).is_some())
     }
 
     fn clear(&mut self) {
-        self.said = [[0; WORDS]; 3];
+        self.said.iter_mut().for_each(|words| words.fill(0));
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
-        self.said = self.asked;
+        for (said, asked) in self.said.iter_mut().zip(&self.asked) {
+            said.copy_from_slice(asked);
+        }
         let [read, write, except] = self.said.each_mut().map(|words| words.as_mut_ptr().cast::<fd_set>());
         let or_null = |set: *mut fd_set, own| if set.is_null() { set } else { own };
         let Sets { read: r, write: w, except: e } = self.sets;
@@ -188,7 +189,7 @@ impl poll::Waited for Waited {
     }
 
     fn correct(&mut self) -> c_int {
-        for place in 0..WORDS {
+        for place in 0..self.asked[TO_READ].len() {
             for bit in bits(self.asked[TO_READ][place]) {
                 let fd = place as c_int * u64::BITS as c_int + bit;
                 let bit = 1 << bit;
@@ -204,7 +205,7 @@ impl poll::Waited for Waited {
                 }
             }
         }
-        self.said.as_flattened().iter().map(|word| word.count_ones().cast_signed()).sum()
+        self.said.iter().flat_map(|words| words.iter()).map(|word| word.count_ones().cast_signed()).sum()
     }
 }
 
@@ -217,7 +218,15 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     // `concerns` bounded the count.
     let bits = usize::try_from(count).unwrap_or(0);
     let words = bits.div_ceil(u64::BITS as usize);
-    let mut waited = Waited { count, sets, asked: [[0; WORDS]; 3], said: [[0; WORDS]; 3] };
+    let mut room = Room::take();
+    let Some(of_room) = room.words() else {
+        real::set_errno(libc::ENOMEM);
+        return -1;
+    };
+    of_room[..6 * words].fill(0);
+    let mut six = of_room[..6 * words].chunks_exact_mut(words.max(1));
+    let mut three = || [(); 3].map(|()| six.next().unwrap_or_default());
+    let mut waited = Waited { count, sets, asked: three(), said: three() };
     let places = [sets.read, sets.write, sets.except].map(|set| set.cast::<u8>());
     for (place, asked) in places.into_iter().zip(&mut waited.asked).filter(|(place, _)| !place.is_null()) {
         // SAFETY: `concerns` found so many words there.
