@@ -88,7 +88,10 @@ impl Wait {
             fixed => Some(POLICY.get().spin(now, Duration::from_nanos(fixed - 1))),
         };
         let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
-        Wait { spin, looks: 0, kernel_due: now + KERNEL_EVERY }
+        // Where both ends share a core nothing comes before the other end has it.
+        let yields_first = spin.as_ref().is_some_and(|spin| spin.next(now) == Next::Yield);
+        let looks = if yields_first { PAUSES - 1 } else { 0 };
+        Wait { spin, looks, kernel_due: now + KERNEL_EVERY }
     }
 
     /// Whether to look once more before the kernel is asked, if it still [spins](Self::spins), or this thread sleeps. Pauses,
