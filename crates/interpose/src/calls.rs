@@ -27,6 +27,7 @@ use crate::kernel;
 use crate::leaving;
 use crate::local_listen;
 use crate::memory::{Pieces, are_readable, are_writable, is_range, is_readable, is_writable, piece};
+use crate::mode;
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;
@@ -34,7 +35,7 @@ use crate::real::{self, kept_errno};
 use crate::receive;
 use crate::select::{self as selecting, Sets};
 use crate::send as sending;
-use crate::sets::Set;
+use crate::sets::{self, Set};
 use crate::sockets::{self, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
@@ -49,6 +50,7 @@ mod handlers;
 mod life;
 mod raw;
 mod readiness;
+mod submissions;
 
 pub use bytes::*;
 pub use forks::*;
@@ -63,7 +65,7 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     match table::entry(fd) {
         Entry::Socket(_) if vfork::is_elsewhere() => None,
         Entry::Socket(number) => Some((number, sockets::at(number))),
-        Entry::Foreign | Entry::Multipath | Entry::Set(_) => None,
+        Entry::Foreign | Entry::Multipath | Entry::Ring(_) | Entry::Set(_) => None,
         Entry::Unknown => match descriptors::classify(fd) {
             Entry::Socket(number) => Some((number, sockets::at(number))),
             _ => None,

@@ -17,6 +17,7 @@ use crate::sets;
 use crate::sockets::{self, Interest, Promoted, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::uring::rings;
 use crate::vfork;
 
 /// Whether the number is that of a child of vfork(2), which has its own descriptors, and this process's table.
@@ -99,6 +100,7 @@ pub(crate) fn same(fd: c_int, new: c_int) {
             sockets::at(number).names.fetch_add(1, Ordering::Relaxed);
         }
         Entry::Set(number) => sets::name(number),
+        Entry::Ring(number) => rings::name(number),
         Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
     }
     forget(table::set(new, entry), -1);
@@ -108,7 +110,7 @@ pub(crate) fn same(fd: c_int, new: c_int) {
 #[inline]
 pub(crate) fn closing(fd: c_int) {
     let entry = table::entry(fd);
-    if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !borrowed(fd) {
+    if matches!(entry, Entry::Socket(_) | Entry::Set(_) | Entry::Ring(_)) && !borrowed(fd) {
         if let Entry::Socket(number) = entry
             // Before a promotion the kernel knows everything.
             && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
@@ -134,6 +136,7 @@ pub(crate) fn closing_range(first: c_int, last: c_int) {
 fn forget(entry: Entry, fd: c_int) {
     match entry {
         Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
+        Entry::Ring(number) => rings::remove(number),
         Entry::Set(number) => {
             if !sets::remove(number) && sets::at(number).is_named(fd) {
                 // The kernel has to be told by a descriptor that lives.

@@ -9,6 +9,7 @@ use crate::signals;
 use crate::sockets::{self, State};
 use crate::spin;
 use crate::start;
+use crate::uring::rings;
 use crate::vfork;
 
 /// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.
@@ -65,6 +66,7 @@ pub(crate) fn in_child() {
     signals::forked();
     sockets::forked();
     sets::forked();
+    rings::forked();
     promoter::forked();
     family::forked();
     spin::forked();

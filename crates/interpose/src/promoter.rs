@@ -24,6 +24,7 @@ use crate::settings::{Mode, Settings};
 use crate::signals::{self, Quiet};
 use crate::sockets::{self, Socket, State};
 use crate::stats;
+use crate::table::{self, Entry};
 use crate::uring;
 
 mod pace;
@@ -374,9 +375,9 @@ impl Promoter {
             return stats::left_out(socket, self.unmet_word);
         }
         if self.client.is_none() {
-            uring::look();
+            uring::look(|fd| matches!(table::entry(fd), Entry::Ring(_)));
         }
-        if uring::is_here() {
+        if uring::is_unseen() {
             stats::stays(socket, Reason::IoUring);
             return socket.set_state(State::Kernel);
         }

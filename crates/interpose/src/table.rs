@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::mappings;
 use crate::sockets::{self, Socket};
+use crate::uring::rings;
 use crate::vfork;
 
 /// What is known of a descriptor.
@@ -18,6 +19,8 @@ pub(crate) enum Entry {
     Foreign,
     /// Neither, but sockets that it accepts may be TCP's: it is one of MPTCP, which a peer may not speak.
     Multipath,
+    /// The io_uring of this number, whose submissions are read.
+    Ring(u32),
     /// The TCP socket of this number.
     Socket(u32),
     /// The epoll set of this number.
@@ -27,8 +30,10 @@ pub(crate) enum Entry {
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
 const MULTIPATH: u32 = 2;
+const RINGS: u32 = 3;
 const SOCKETS: u32 = 16;
 const SETS: u32 = 1 << 31;
+const _: () = assert!(RINGS + rings::MOST <= SOCKETS);
 
 /// The most descriptors that are followed. What lies beyond stays on TCP.
 const MOST: usize = 4 << 20;
@@ -117,6 +122,7 @@ fn stored(fd: c_int, entry: Entry) -> u32 {
         Entry::Unknown => UNKNOWN,
         Entry::Foreign => FOREIGN,
         Entry::Multipath => MULTIPATH,
+        Entry::Ring(number) => RINGS + number,
         Entry::Socket(number) => SOCKETS + number,
         Entry::Set(number) => SETS + number,
     };
@@ -133,6 +139,7 @@ fn meant(value: u32) -> Entry {
         MULTIPATH => Entry::Multipath,
         set if set >= SETS => Entry::Set(set - SETS),
         socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
+        ring if ring >= RINGS => Entry::Ring(ring - RINGS),
         _ => Entry::Foreign,
     }
 }

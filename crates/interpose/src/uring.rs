@@ -1,41 +1,46 @@
-//! io_uring, by which a program reads and writes past libc: in a program that has one nothing
-//! is promoted.
+//! io_uring, by which a program reads and writes past libc.
 //!
-//! A ring that comes later is seen where it is made by syscall(2), as libuv and Rust's
-//! `io-uring` do; liburing has system calls of its own, and only what it made before the first
-//! connection is offered is found.
+//! A ring that is made and entered through syscall(2), as libuv and Rust's `io-uring` do, is followed: its submissions are
+//! read before the kernel has them ([`rings`]; what they mean for sockets is in `calls`). In a process with any other
+//! nothing is promoted. liburing has system calls of its own; only what it made before the first connection is offered
+//! is found.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Dir, Mode, OFlags};
 
-static HERE: AtomicBool = AtomicBool::new(false);
+pub(crate) mod rings;
 
-/// Whether this process has a ring, as far as was seen.
-pub(crate) fn is_here() -> bool {
-    HERE.load(Ordering::Relaxed)
+static UNSEEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has a ring whose submissions nobody sees.
+pub(crate) fn is_unseen() -> bool {
+    UNSEEN.load(Ordering::Relaxed)
 }
 
-/// The program made a ring. True: its first.
-pub(crate) fn was_made() -> bool {
-    !HERE.swap(true, Ordering::Relaxed)
+/// It has one from here on. True: its first.
+pub(crate) fn becomes_unseen() -> bool {
+    !UNSEEN.swap(true, Ordering::Relaxed)
 }
 
-/// Looks for one among the descriptors, before anything is promoted.
-pub(crate) fn look() {
-    if found().unwrap_or(false) {
-        HERE.store(true, Ordering::Relaxed);
+/// Looks for one among the descriptors, before anything is promoted. `is_followed`: of a descriptor.
+pub(crate) fn look(is_followed: impl Fn(i32) -> bool) {
+    if found(is_followed).unwrap_or(false) {
+        UNSEEN.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether there is one now.
-fn found() -> rustix::io::Result<bool> {
+fn found(is_followed: impl Fn(i32) -> bool) -> rustix::io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
     for entry in Dir::read_from(&directory)? {
-        let target = rustix::fs::readlinkat(directory.as_fd(), entry?.file_name(), Vec::new());
-        if target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]") {
+        let entry = entry?;
+        let name = entry.file_name();
+        let target = rustix::fs::readlinkat(directory.as_fd(), name, Vec::new());
+        let is_ring = target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]");
+        let fd = name.to_str().ok().and_then(|name| name.parse().ok());
+        if is_ring && !fd.is_some_and(&is_followed) {
             return Ok(true);
         }
     }

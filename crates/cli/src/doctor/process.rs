@@ -229,7 +229,7 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
     Some(variables.collect())
 }
 
-/// A ring of its own keeps a program's connections on TCP.
+/// A ring that the library does not see being entered keeps a program's connections on TCP.
 fn uring(pid: u32) -> Option<Finding> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     let has_ring = descriptors
@@ -237,8 +237,11 @@ fn uring(pid: u32) -> Option<Finding> {
         .any(|target| target.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
     has_ring.then(|| {
         Finding::note(AREA, "io_uring", "it has a ring of its own")
-            .instead("its connections stay on TCP, with the reason `io_uring`")
-            .remedy("turn io_uring off in the program; for libuv (Node.js): UV_USE_IO_URING=0")
+            .instead(
+                "its connections stay on TCP, with the reason `io_uring`, unless the ring is libuv's or of \
+                 Rust's io-uring, and not with SQPOLL",
+            )
+            .remedy("turn io_uring off in the program")
     })
 }
 

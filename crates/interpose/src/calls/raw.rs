@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::forks::{clone3, shares_memory};
+use super::submissions;
 use super::*;
 
 /// What is left of a time is told by these calls themselves, not by their functions in libc.
@@ -161,12 +162,14 @@ pub unsafe fn syscall(
         | libc::SYS_perf_event_open
         | libc::SYS_userfaultfd
         | libc::SYS_bpf => made(real::syscall(number, a, b, c, d, e, f) as c_int),
-        libc::SYS_io_uring_setup => {
-            let ring = made(real::syscall(number, a, b, c, d, e, f) as c_int);
-            if ring >= 0 && uring::was_made() {
-                kept_errno(|| leaving::leave_all(Reason::IoUring));
-            }
-            ring
+        libc::SYS_io_uring_setup => return submissions::setup(a, b as *mut _),
+        libc::SYS_io_uring_enter => {
+            submissions::submits(fd, b as c_uint, d as c_uint);
+            return real::syscall(number, a, b, c, d, e, f);
+        }
+        libc::SYS_io_uring_register => {
+            submissions::registers(b as c_uint, c as *const c_int, d as c_uint);
+            return real::syscall(number, a, b, c, d, e, f);
         }
         // What it is a copy of is not known here.
         libc::SYS_pidfd_getfd => {

@@ -1,0 +1,224 @@
+/* An io_uring that is made and entered through syscall(2), as libuv's is: its submissions about sets and sockets, in rings of
+ * each form. */
+#include "transcript.h"
+#include <linux/io_uring.h>
+#include <sys/mman.h>
+
+#ifndef IORING_SETUP_NO_SQARRAY
+#define IORING_SETUP_NO_SQARRAY (1U << 16)
+#endif
+
+enum { ENTRIES = 8 };
+
+struct ring {
+    int fd;
+    struct io_uring_params params;
+    char *words, *entries;
+    unsigned stride, queued;
+};
+
+static unsigned *word(struct ring *ring, unsigned offset)
+{
+    return (unsigned *)(ring->words + offset);
+}
+
+/* False: this kernel has no ring of such a form. */
+static bool make(struct ring *ring, unsigned flags)
+{
+    *ring = (struct ring){.params.flags = flags, .stride = flags & IORING_SETUP_SQE128 ? 128 : 64};
+    ring->fd = syscall(SYS_io_uring_setup, ENTRIES, &ring->params);
+    if (ring->fd < 0)
+        return false;
+    struct io_uring_params *params = &ring->params;
+    size_t submissions = params->sq_off.array + params->sq_entries * sizeof(unsigned);
+    size_t completions = params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe);
+    size_t length = submissions > completions ? submissions : completions;
+    ring->words = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
+    ring->entries =
+        mmap(NULL, ENTRIES * ring->stride, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQES);
+    if (ring->words == MAP_FAILED || ring->entries == MAP_FAILED)
+        fail("a mapping of the ring");
+    return true;
+}
+
+static struct io_uring_sqe *queue(struct ring *ring, int operation, int fd, unsigned long data)
+{
+    unsigned place = (*word(ring, ring->params.sq_off.tail) + ring->queued++) & (ENTRIES - 1);
+    /* Not in their order, where they need not be. */
+    unsigned number = place ^ (ring->params.flags & IORING_SETUP_NO_SQARRAY ? 0 : 1);
+    if (!(ring->params.flags & IORING_SETUP_NO_SQARRAY))
+        word(ring, ring->params.sq_off.array)[place] = number;
+    struct io_uring_sqe *entry = (void *)(ring->entries + number * ring->stride);
+    memset(entry, 0, ring->stride);
+    entry->opcode = operation;
+    entry->fd = fd;
+    entry->user_data = data;
+    return entry;
+}
+
+static void queue_control(struct ring *ring, int set, int operation, int fd, struct epoll_event *event)
+{
+    struct io_uring_sqe *entry = queue(ring, IORING_OP_EPOLL_CTL, set, operation);
+    entry->len = operation;
+    entry->off = fd;
+    entry->addr = (unsigned long)event;
+}
+
+static int submit(struct ring *ring, unsigned wanted)
+{
+    unsigned *tail = word(ring, ring->params.sq_off.tail), count = ring->queued;
+    __atomic_store_n(tail, *tail + count, __ATOMIC_RELEASE);
+    ring->queued = 0;
+    return syscall(SYS_io_uring_enter, ring->fd, count, wanted, IORING_ENTER_GETEVENTS, NULL, 0);
+}
+
+/* Submits what is queued and shows what came of all. */
+static void finish(struct ring *ring, const char *what, unsigned wanted)
+{
+    errno = UNTOUCHED;
+    shown(what, submit(ring, wanted));
+    unsigned *head = word(ring, ring->params.cq_off.head), *tail = word(ring, ring->params.cq_off.tail);
+    for (; *head != __atomic_load_n(tail, __ATOMIC_ACQUIRE); __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE)) {
+        struct io_uring_cqe *cqes = (void *)(ring->words + ring->params.cq_off.cqes);
+        struct io_uring_cqe *cqe = &cqes[*head & (ring->params.cq_entries - 1)];
+        say("  %llu: %d", (unsigned long long)cqe->user_data, cqe->res);
+    }
+}
+
+static void controls(struct ring *ring)
+{
+    struct pair pair = promoted(), other = connected();
+    int set = NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7}, edge = {.events = EPOLLIN | EPOLLET, .data.u64 = 8};
+    char bytes[16];
+    queue_control(ring, set, EPOLL_CTL_ADD, pair.server, &event);
+    queue_control(ring, set, EPOLL_CTL_ADD, other.server, &event);
+    queue(ring, IORING_OP_NOP, -1, 99);
+    finish(ring, "two are added", 3);
+    show_epoll("nothing", set, 0);
+    for (int round = 0; round < 3; round++) {
+        NEED(send(pair.client, "x", 1, 0));
+        show_epoll("a byte", set, -1);
+        SHOW(recv(pair.server, bytes, sizeof bytes, 0));
+    }
+    queue_control(ring, set, EPOLL_CTL_ADD, pair.server, &edge);
+    finish(ring, "it is there", 1);
+    queue_control(ring, set, EPOLL_CTL_MOD, pair.server, &edge);
+    queue_control(ring, set, EPOLL_CTL_DEL, other.server, NULL);
+    finish(ring, "one has edges, one is gone", 2);
+    queue_control(ring, set, EPOLL_CTL_DEL, other.server, NULL);
+    queue_control(ring, set, EPOLL_CTL_ADD, -1, &event);
+    queue_control(ring, set, 17, pair.server, &event);
+    finish(ring, "refused", 3);
+    NEED(send(pair.client, "xy", 2, 0));
+    show_epoll("an edge", set, -1);
+    show_epoll("once", set, 0);
+    SHOW(recv(pair.server, bytes, sizeof bytes, 0));
+    /* An event that does not lie there. */
+    queue_control(ring, set, EPOLL_CTL_MOD, pair.server, (void *)8);
+    finish(ring, "no event", 1);
+    used(other);
+    used(pair);
+    close(set);
+}
+
+/* What the kernel does itself: such a socket is its own before. */
+static void bytes_by_ring(struct ring *ring)
+{
+    struct pair pair = promoted();
+    char room[16] = {0};
+    struct io_uring_sqe *entry = queue(ring, IORING_OP_READ, pair.server, 1);
+    entry->addr = (unsigned long)room;
+    entry->len = sizeof room;
+    finish(ring, "a read", 0);
+    SHOW(send(pair.client, "hello", 5, 0));
+    finish(ring, "it has", 1);
+    show_bytes("bytes", room, 5);
+    entry = queue(ring, IORING_OP_SEND, pair.server, 2);
+    entry->addr = (unsigned long)"answer";
+    entry->len = 6;
+    finish(ring, "a send", 1);
+    SHOW(recv(pair.client, room, sizeof room, 0));
+    show_bytes("bytes", room, 6);
+
+    struct pair polled = promoted();
+    entry = queue(ring, IORING_OP_POLL_ADD, polled.server, 3);
+    entry->poll32_events = POLLIN;
+    finish(ring, "a poll", 0);
+    SHOW(send(polled.client, "x", 1, 0));
+    finish(ring, "it is ready", 1);
+    SHOW(recv(polled.server, room, sizeof room, 0));
+
+    struct pair ended = promoted();
+    queue(ring, IORING_OP_SHUTDOWN, ended.server, 4)->len = SHUT_WR;
+    finish(ring, "a shutdown", 1);
+    SHOW(recv(ended.client, room, sizeof room, 0));
+
+    struct pair closed = promoted();
+    SHOW(send(closed.server, "last", 4, 0));
+    queue(ring, IORING_OP_CLOSE, closed.server, 5);
+    finish(ring, "a close", 1);
+    SHOW(recv(closed.client, room, sizeof room, MSG_WAITALL));
+    SHOW(fcntl(closed.server, F_GETFD));
+    close(closed.client);
+
+    /* The number is another's. */
+    struct pair next = promoted();
+    used(next);
+
+    struct pair registered = promoted();
+    int files[2] = {-1, registered.server};
+    SHOW(syscall(SYS_io_uring_register, ring->fd, IORING_REGISTER_FILES, files, 2));
+    entry = queue(ring, IORING_OP_READ, 1, 6);
+    entry->flags = IOSQE_FIXED_FILE;
+    entry->addr = (unsigned long)room;
+    entry->len = sizeof room;
+    finish(ring, "a read of a registered file", 0);
+    SHOW(send(registered.client, "file", 4, 0));
+    finish(ring, "it has", 1);
+    show_bytes("bytes", room, 4);
+}
+
+/* After the last, all is the kernel's. */
+static void set_by_ring(struct ring *ring)
+{
+    struct pair pair = promoted(), linked = promoted();
+    int set = NEED(epoll_create1(0));
+    char byte;
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+    queue(ring, IORING_OP_NOP, -1, 1)->flags = IOSQE_IO_LINK;
+    queue_control(ring, set, EPOLL_CTL_ADD, linked.server, &event);
+    finish(ring, "linked", 2);
+    struct io_uring_sqe *entry = queue(ring, IORING_OP_POLL_ADD, set, 2);
+    entry->poll32_events = POLLIN;
+    finish(ring, "a poll of the set", 0);
+    SHOW(send(pair.client, "x", 1, 0));
+    finish(ring, "it is ready", 1);
+    show_epoll("one", set, 0);
+    SHOW(recv(pair.server, &byte, 1, 0));
+    used(connected());
+}
+
+int main(void)
+{
+    const unsigned forms[] = {0, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128};
+    struct ring ring;
+    for (unsigned form = 0; form < sizeof forms / sizeof *forms; form++) {
+        if (!make(&ring, forms[form])) {
+            say("no ring of form %u: %s", form, strerrorname_np(errno));
+            used(promoted());
+            continue;
+        }
+        say("form %u", form);
+        controls(&ring);
+        int copy = NEED(dup(ring.fd));
+        close(ring.fd);
+        ring.fd = copy;
+        bytes_by_ring(&ring);
+        close(ring.fd);
+    }
+    if (make(&ring, 0))
+        set_by_ring(&ring);
+    return 0;
+}
