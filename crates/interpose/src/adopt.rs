@@ -14,6 +14,7 @@ use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
 use crate::stats;
+use crate::uring;
 use crate::waiters::Waiters;
 use crate::worth::Worth;
 
@@ -51,6 +52,9 @@ pub(crate) fn adopt(
         None => Some(Reason::ClosedEarly),
         Some(at) => ((at.written, at.consumed) != (written, consumed)).then_some(Reason::Bypass),
     };
+    if refusal == Some(Reason::Bypass) {
+        uring::trusts(false);
+    }
     if let Some(why) = refusal {
         socket.set_state(State::Offered);
         return Err(why);

@@ -42,6 +42,8 @@ pub struct Settings {
     pub spin: Option<Duration>,
     /// MEGAPIPE_ARM is `always`: whoever returns from a wait asks to be rung, whatever was seen of the program's ways.
     pub arm_always: bool,
+    /// MEGAPIPE_IO_URING is `files`: rings that nobody sees being entered touch no sockets.
+    pub rings_for_files: bool,
     /// MEGAPIPE_STATS: a summary at exit, on standard error or in the file of MEGAPIPE_LOG.
     pub stats: Stats,
     /// MEGAPIPE_LOG, if it is an absolute path: other libraries take it for a level.
@@ -66,6 +68,7 @@ impl Settings {
             mode: text("MEGAPIPE_PROMOTE").and_then(|text| Mode::parse(&text)).unwrap_or_default(),
             spin: text("MEGAPIPE_SPIN").and_then(|text| text.parse().ok()).map(Duration::from_micros),
             arm_always: text("MEGAPIPE_ARM").as_deref() == Some("always"),
+            rings_for_files: text("MEGAPIPE_IO_URING").as_deref() == Some("files"),
             stats: text("MEGAPIPE_STATS").and_then(|text| Stats::parse(&text)).unwrap_or_default(),
             log: variable("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
             only: ports(text("MEGAPIPE_ONLY")),
@@ -83,10 +86,11 @@ impl Settings {
         let is_spin = |text: &str| text == "auto" || text.parse::<u32>().is_ok();
         type Known<'a> = (&'a str, &'a str, &'a dyn Fn(&str) -> bool);
         let is_switch = |text: &str| matches!(text, "0" | "1");
-        let known: [Known<'_>; 8] = [
+        let known: [Known<'_>; 9] = [
             ("MEGAPIPE_PROMOTE", "off, observe, auto or eager", &|text| Mode::parse(text).is_some()),
             ("MEGAPIPE_SPIN", "auto, or microseconds", &is_spin),
             ("MEGAPIPE_ARM", "always, or auto", &|text| matches!(text, "always" | "auto")),
+            ("MEGAPIPE_IO_URING", "files, or auto", &|text| matches!(text, "files" | "auto")),
             ("MEGAPIPE_STATS", "1, or 0 for none", &|text| Stats::parse(text).is_some()),
             ("MEGAPIPE_ONLY", "port numbers, as in 6379,8080", &is_ports),
             ("MEGAPIPE_NOT", "port numbers, as in 6379,8080", &is_ports),

@@ -15,6 +15,7 @@ use crate::sockets;
 use crate::spin;
 use crate::table;
 use crate::threads;
+use crate::uring;
 use crate::vfork;
 use crate::waiters;
 
@@ -35,6 +36,7 @@ pub fn start(settings: Settings) {
     }
     spin::start(settings.spin);
     waiters::arm_always(settings.arm_always);
+    uring::trusts(settings.rings_for_files);
     if let Stats::Recorded(recorder) = settings.stats {
         recorded::start(recorder, &report::program_name());
     }

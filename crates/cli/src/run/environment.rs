@@ -14,6 +14,7 @@ use crate::library::FILE_NAME;
 const PROMOTE: &str = "MEGAPIPE_PROMOTE";
 const SPIN: &str = "MEGAPIPE_SPIN";
 const ARM: &str = "MEGAPIPE_ARM";
+const IO_URING: &str = "MEGAPIPE_IO_URING";
 const STATS: &str = "MEGAPIPE_STATS";
 const LOG: &str = "MEGAPIPE_LOG";
 const ONLY: &str = "MEGAPIPE_ONLY";
@@ -40,6 +41,7 @@ impl Environment {
         self.put(SPIN, arguments.spin.clone());
         self.put(ONLY, arguments.only.clone());
         self.put(NOT, arguments.not.clone());
+        self.put(IO_URING, arguments.io_uring.clone());
         self.put(STATS, arguments.stats.then(|| "1".to_owned()));
         self.put(LOCAL_LISTEN, arguments.local_listen.then(|| "1".to_owned()));
         self.put(VERBOSE, arguments.verbose.then(|| "1".to_owned()));
@@ -51,6 +53,7 @@ impl Environment {
             self.check(PROMOTE, "off, observe, auto or eager", |text| When::from_str(text, false).ok())?;
         self.check(SPIN, "auto, or microseconds from 0 to 1000000", |text| super::spin(text).ok())?;
         self.check(ARM, "auto, or always", |text| matches!(text, "auto" | "always").then_some(()))?;
+        self.check(IO_URING, "auto, or files", |text| matches!(text, "auto" | "files").then_some(()))?;
         self.check(ONLY, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         self.check(NOT, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         let stats = self.check(STATS, "1, or 0 for none", stats)?;

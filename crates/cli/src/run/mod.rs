@@ -24,8 +24,8 @@ mod signals;
 ///
 /// Start both programs of a connection this way. A connection that cannot use shared memory stays on TCP. The program
 /// replaces this process: pid, signals, descriptors and exit status are its own. For unit files and containers each option
-/// has a variable of the environment, too: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_STATS=1, MEGAPIPE_LOG,
-/// MEGAPIPE_ONLY, MEGAPIPE_NOT, MEGAPIPE_LOCAL_LISTEN=1 and MEGAPIPE_VERBOSE=1; MEGAPIPE_MONITOR is the monitor's socket,
+/// has a variable of the environment, too: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_IO_URING, MEGAPIPE_STATS=1,
+/// MEGAPIPE_LOG, MEGAPIPE_ONLY, MEGAPIPE_NOT, MEGAPIPE_LOCAL_LISTEN=1 and MEGAPIPE_VERBOSE=1; MEGAPIPE_MONITOR is the monitor's socket,
 /// MEGAPIPE_PRELOAD the library. An option overrides its variable.
 ///
 /// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found, 2 if an
@@ -40,6 +40,10 @@ pub(crate) struct Arguments {
     /// Microseconds to poll for messages before sleeping; auto measures how long that pays [default: auto]
     #[arg(long, value_name = "US|auto", value_parser = spin)]
     spin: Option<String>,
+
+    /// What rings of io_uring that the library does not see being entered are for, as MariaDB's: with files, they touch no sockets, or bytes are lost [default: auto]
+    #[arg(long, value_name = "files|auto", value_parser = ["auto", "files"])]
+    io_uring: Option<String>,
 
     /// Print a summary when the program, and each process that it starts, exits: connections, why some stayed on TCP, messages, bytes, system calls avoided
     #[arg(long)]
@@ -96,13 +100,13 @@ Why a connection stays on TCP, one word in the summary of --stats:
   little-traffic  too few messages for shared memory to pay
   observe, ports  excluded by --promote observe, --only or --not
   option          it uses an option or urgent data that only the kernel has
-  io_uring        the program uses io_uring
+  io_uring        the program uses io_uring for it, or unseen: if for files alone, --io-uring files
   bypass          bytes bypassed the library: exclude the port with --not
   shared          several processes or epoll sets use it
   busy            a call was in progress whenever it could have been promoted
   confined        the process forbids itself system calls (seccomp)
 
-Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so do connections \
+Limits: static programs, most Go programs, setuid programs and programs that use liburing stay on TCP, and so do connections \
 that are handed to another program (exec, system(3), descriptors in messages); their unread bytes are sent again, or the \
 connection is reset where that is not possible. A program that bypasses libc with system calls on a promoted socket reads \
 wrong bytes: `--promote observe` finds such programs, and `--not` excludes their ports.

@@ -167,6 +167,7 @@ fn what_cannot_run_is_told_with_its_remedy() {
         ("MEGAPIPE_PROMOTE", "sometimes", "off, observe, auto or eager"),
         ("MEGAPIPE_SPIN", "-1", "microseconds"),
         ("MEGAPIPE_ARM", "never", "always"),
+        ("MEGAPIPE_IO_URING", "sockets", "files"),
         ("MEGAPIPE_ONLY", "http", "6379"),
         ("MEGAPIPE_STATS", "yes", "0 for none"),
         ("MEGAPIPE_PRELOAD", "/nowhere.so", "not a file"),
