@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::record::Record;
 use crate::summary::{Row, Spread, Summary};
-use crate::view::{Figure, Key, Over, Plot, Ratio, View};
+use crate::view::{Figure, Key, Over, Ratio, View};
 
 /// All, in the order of tables.
 pub const VIEWS: &[&View] = &[
@@ -79,10 +79,7 @@ static RPC: View = View {
         figure!("client %", 0, "client_utilization", 100.0),
         figure!("failed", 0, "failures").over(Over::Most),
     ],
-    plot: Plot {
-        along: &["requests/connection", "bytes", "server CPUs", "connections"],
-        figures: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
-    },
+    plotted: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
     derived: floors,
     notes: |summary| {
         let mut notes = limits(summary);
@@ -111,7 +108,7 @@ static PINGPONG: View = View {
         figure!("p99.9 ns", 0, "rtt_ns_p999"),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
     ],
-    plot: Plot { along: &["bytes"], figures: &["p50 ns"] },
+    plotted: &["p50 ns"],
     notes: pair_notes,
     ..View::new(
         "Round trips between two processes: medians; x tcp: how many times as fast as blocking TCP; limit: two bare cache \
@@ -132,7 +129,7 @@ static STREAM: View = View {
         figure!("msg/s", 0, "messages_per_s").more(),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
     ],
-    plot: Plot { along: &["bytes"], figures: &["MB/s"] },
+    plotted: &["MB/s"],
     notes: pair_notes,
     ..View::new(
         "Streams between two processes: medians; limit: one core copies into a shared buffer, another one out of it",
@@ -164,7 +161,7 @@ pub static APPS: View = View {
         figure!("client ns", 0, "client_cpu_ns_per_request").beside(&[TCP_RATIO]),
         figure!("promoted", 0, "promoted"),
     ],
-    plot: Plot { along: &["connections"], figures: &["requests/s"] },
+    plotted: &["requests/s"],
     ..View::new(
         "Programs, plain and with the library: medians; ratios to plain TCP; open loop: at half of what plain TCP bore",
         "app",
@@ -204,7 +201,7 @@ static MMSG: View = View {
         figure!("p50 us", 1, "p50_us"),
         figure!("p99 us", 1, "p99_us"),
     ],
-    plot: Plot { along: &["ready"], figures: &["ns/msg"] },
+    plotted: &["ns/msg"],
     ..View::new(
         "Small messages on many sockets: medians; ratio: to the better of recvmsg and recvmmsg of a round",
         "measurement",

@@ -29,10 +29,10 @@ fn published_results_give_their_tables_and_plots() {
             for record in measured.iter().filter(|record| view.shows(record)) {
                 assert!(text.contains(&record.text(view.subject)), "{name}: {record:?}");
             }
-            if !view.plot.along.is_empty() {
+            if !view.plotted.is_empty() {
                 bench::plot::draw(&records, &picture).unwrap();
                 let svg = fs::read_to_string(&picture).unwrap();
-                assert!(view.plot.figures.iter().all(|figure| svg.contains(figure)), "{name}");
+                assert!(view.plotted.iter().all(|figure| svg.contains(figure)), "{name}");
             }
         }
         files += 1;

@@ -1,17 +1,17 @@
-//! What becomes of a run: a bar while it goes on, records in a file, a table and a plot.
+//! What becomes of a run: a line while it goes on, records in a file, a table and a plot.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use bench::Reason;
 use bench::record::{self, Record};
 use bench::run::{Progress, Run, RunError, Scenario};
 use bench::{options, plot, table};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::INTERRUPTED;
 
@@ -64,12 +64,16 @@ impl<S: Args + Scenario> Measure<S> {
         };
         let mut json = self.json.take().map(create).transpose()?;
         let stop = stop_on_signal()?;
-        let bar = progress_bar(measurements);
+        let (began, mut done) = (Instant::now(), 0);
         let mut records = Vec::new();
         let mut listener = |progress: Progress<'_>| {
             match progress {
-                Progress::Measuring(what) => bar.set_message(what),
-                Progress::Done => bar.inc(1),
+                Progress::Measuring(what) => {
+                    let seconds = began.elapsed().as_secs();
+                    let all = seconds * measurements as u64 / done.max(1);
+                    show(&format!("{done} of {measurements}, {seconds} of {all} s: {what}"));
+                }
+                Progress::Done => done += 1,
                 Progress::Record(record) => {
                     records.push(record.clone());
                     if let Some((path, file)) = &mut json {
@@ -81,7 +85,7 @@ impl<S: Args + Scenario> Measure<S> {
             Ok(())
         };
         let ended = self.scenario.run(&mut Run::new(self.rounds, &stop, &mut listener));
-        bar.finish_and_clear();
+        show("");
         let printed = print(&table::render(&records));
         match ended {
             Err(RunError::Stopped) => {
@@ -145,11 +149,11 @@ fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn progress_bar(count: usize) -> ProgressBar {
-    let bar = ProgressBar::new(count as u64);
-    let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
-    bar
+/// Shows how far the run is: a line at a terminal, in place of the last one.
+fn show(line: &str) {
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{line}");
+    }
 }
 
 fn svg_file(name: &str) -> Result<PathBuf, &'static str> {
