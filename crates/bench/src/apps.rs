@@ -39,7 +39,6 @@ mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::Calls;
-pub use output::Report;
 pub use programs::missing;
 
 use crate::process::Process;

@@ -161,7 +161,6 @@ impl Row {
                 Service::Source => Request::Download(BULK),
                 Service::Echo => Request::Echo(SIZE),
             },
-            instead: None,
             lifetime: if self.is_short() { Connections::Short } else { Connections::Kept },
             connections,
             active,
