@@ -216,7 +216,7 @@ impl Scenario for Plan {
             for &size in &self.sizes {
                 let floor = floor::measure(self.server_cpus[0].as_slice()[0], &self.client_cpus, size)
                     .map_err(RunError::lacks("cannot measure what the kernel's own calls cost"))?;
-                run.record(&Record::new("floor", floor).with(json!({ "round": round })))?;
+                run.record(Record::new("floor", floor).with(json!({ "round": round })))?;
             }
             for (index, point) in points.iter().enumerate() {
                 if self.rate == Some(Rate::Half) && round == 1 {
