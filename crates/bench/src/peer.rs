@@ -9,7 +9,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -71,12 +70,7 @@ pub fn serve(options: &Options) -> Result<Infallible, Reason> {
     let mut workers = workers.collect::<Vec<_>>();
     let first = workers.remove(0);
     for worker in workers {
-        thread::Builder::new().spawn(move || {
-            let Err(error) = worker.run();
-            // A server that lost a thread must not be measured as if it were whole.
-            eprintln!("{}", crate::with_causes(&*error));
-            std::process::exit(1);
-        })?;
+        part::start_thread("worker", move || match worker.run()? {})?;
     }
     first.run()
 }

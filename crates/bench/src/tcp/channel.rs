@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::thread;
 
 use megapipe::packet::group::Queue;
 use megapipe::tcp::Prefix;
@@ -68,13 +67,9 @@ pub(super) fn run(
     for ((queue, &cpu), thread) in queues.zip(&cpus[1..]).zip(1..) {
         let (worker, networks) = (worker(thread), networks.to_vec());
         let (tell, started) = mpsc::channel();
-        thread::Builder::new().spawn(move || {
-            let Err(error) = cpu::pin(&[cpu])
-                .map_err(Reason::from)
-                .and_then(|()| worker.run(queue, networks, move || drop(tell)));
-            // A server that lost a thread must not be measured as if it were whole.
-            eprintln!("{}", crate::with_causes(&*error));
-            std::process::exit(1);
+        part::start_thread("worker", move || {
+            cpu::pin(&[cpu])?;
+            match worker.run(queue, networks, move || drop(tell))? {}
         })?;
         // Ends when the thread drops its end: it listens.
         let _: Result<(), _> = started.recv();
