@@ -7,29 +7,6 @@ use crate::record::Record;
 use crate::summary::{Row, Spread, Summary};
 use crate::view::{Figure, Key, Over, Ratio, View};
 
-/// All, in the order of tables.
-pub const VIEWS: &[&View] = &[
-    &RPC,
-    &PINGPONG,
-    &STREAM,
-    &APPS,
-    &OVERHEAD,
-    &MMSG,
-    &TCP,
-    &SHARE,
-    &PATH,
-    &SHARED_PATH,
-    &FLOODED_PATH,
-    &LISTEN,
-    &SEGMENT,
-    &FLOWS,
-    &THREADS,
-    &IDLE,
-    &COST,
-    &LOAD,
-    &MEMORY,
-];
-
 macro_rules! key {
     ($heading:literal) => {
         key!($heading, $heading)
@@ -52,11 +29,37 @@ macro_rules! figure {
     };
 }
 
+/// All, in the order of tables.
+pub const VIEWS: &[View] = &[
+    RPC,
+    PINGPONG,
+    STREAM,
+    APPS,
+    OVERHEAD,
+    MMSG,
+    TCP,
+    SHARE,
+    PATH,
+    SHARED_PATH,
+    FLOODED_PATH,
+    LISTEN,
+    View {
+        point: &[key!("payload"), key!("checksums")],
+        ..View::new("A segment in the user-level TCP and in smoltcp", "segment", "")
+    },
+    View { point: &[key!("payload")], ..View::new("A segment among many connections", "flows", "") },
+    View::new("Segments of one thread and of two", "threads", ""),
+    View::new("Idle connections", "idle", ""),
+    View::new("A promotion", "cost", ""),
+    View::new("A busy connection beside promotions", "load", ""),
+    View::new("Memory of promoted connections", "memory", ""),
+];
+
 /// An engine at one point. `server_waited`: share of the time in which the server was ready to run and
 /// something else had its CPU. The client's CPU time is without that of idle spinning. With a `rate`,
 /// latency counts from when a request was due, requests without an answer count with their age, and
 /// `client_lag_us` is the 99th percentile of how late the client sent on a free connection.
-static RPC: View = View {
+const RPC: View = View {
     point: &[
         key!("requests/connection", "transactions"),
         key!("bytes", "size"),
@@ -98,7 +101,7 @@ const EPOLL: Ratio = Ratio::to("ratio", &[&["epoll-shared", "epoll-reuseport"]])
 
 /// Round trips over one transport; `cpu_ns_per_message`: CPU time of both processes over the messages
 /// in both directions. `waited`: share of the time in which a process waited for a CPU.
-static PINGPONG: View = View {
+const PINGPONG: View = View {
     point: PAIR,
     figures: &[
         figure!("p50 ns", 0, "rtt_ns_p50")
@@ -119,7 +122,7 @@ static PINGPONG: View = View {
 };
 
 /// Messages in one direction over one transport.
-static STREAM: View = View {
+const STREAM: View = View {
     point: PAIR,
     figures: &[
         figure!("MB/s", 1, "bytes_per_s", 1e-6)
@@ -147,7 +150,7 @@ const TCP_RATIO: Ratio = Ratio::to("ratio", &[&["tcp"]]);
 /// A server over one transport. Latencies are the client's own, of a pipeline those of all its
 /// requests. CPU time is that of all processes of the server, or of the client, over the requests.
 /// `promoted`: connections, as the client's library counts them.
-pub static APPS: View = View {
+pub const APPS: View = View {
     point: &[key!("placement"), key!("app"), key!("operation"), key!("connections"), LOOP],
     figures: &[
         figure!("requests/s", 0, "requests_per_s")
@@ -171,7 +174,7 @@ pub static APPS: View = View {
 
 /// What the library costs a program that it does nothing for; `ns`: the median time of one call, or of
 /// one run of true(1).
-static OVERHEAD: View = View {
+const OVERHEAD: View = View {
     point: &[key!("cost")],
     figures: &[figure!("ns", 1, "ns")
         .over(Over::Range)
@@ -186,7 +189,7 @@ static OVERHEAD: View = View {
 /// A call at one number of ready sockets. `receive_calls`: calls to receive, or to send;
 /// `cpu_ns_per_packet`: the server's time from the look for messages to the last one; latencies from
 /// the end of a burst's sending. With `udp-send`, recvmsg stands for sendmsg, and so on.
-static MMSG: View = View {
+const MMSG: View = View {
     point: &[key!("traffic"), key!("ready")],
     figures: &[
         figure!("calls/msg", 3, "receive_calls" / "packets")
@@ -211,7 +214,7 @@ static MMSG: View = View {
 
 /// A server under a load; a unit is a connection, a transaction, or in bulk a MiB. `both_busy_ns`: time
 /// in which the CPUs of both were not idle, right if nothing else runs. Packets and calls: of a stack.
-static TCP: View = View {
+const TCP: View = View {
     point: &[key!("row")],
     figures: &[
         figure!("rate", 0, "rate").more().beside(&[REFERENCE]),
@@ -237,7 +240,7 @@ const REFERENCE: Ratio = Ratio::to("ratio", &[&["kernel"], &["smoltcp"], &["stac
 
 /// How two stacks share the connections of one device: `unowned` segments came to the one that does not
 /// have their connection.
-static SHARE: View = View {
+const SHARE: View = View {
     figures: &[
         Figure::new("first stack %", 1, |one| {
             let accepted = counts(one, "accepted", "");
@@ -253,7 +256,7 @@ static SHARE: View = View {
 
 /// A sender and a receiver on a path. `seconds_SIZE`: from the begin of the connection to the last byte.
 /// `again`, `lost`: bytes of payload that were sent again, and that the path lost.
-static PATH: View = View {
+const PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[
         Figure::new("MB/s", 2, |one| Some(10.0 / one.number("seconds_10m")?))
@@ -275,7 +278,7 @@ static PATH: View = View {
 const CUBIC: Ratio = Ratio::to("x cubic", &[&["cubic"]]).times();
 
 /// A sender beside another one on a bottleneck.
-static SHARED_PATH: View = View {
+const SHARED_PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[
         figure!("share %", 1, "share", 100.0).over(Over::Range),
@@ -285,7 +288,7 @@ static SHARED_PATH: View = View {
 };
 
 /// Honest clients of a sender that is flooded with SYNs.
-static FLOODED_PATH: View = View {
+const FLOODED_PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[figure!("served %", 1, "served", 100.0).over(Over::Range)],
     ..View::new("Clients that are served beside a flood of SYNs", "flooded-path", "ends")
@@ -294,7 +297,7 @@ static FLOODED_PATH: View = View {
 /// A listener of a server. Latencies are of answered requests, from when their connection was due.
 /// `slow`: more than 10 ms, `stuck`: more than 400 ms. `workers`: what each accepted, and what of that
 /// on the CPU of the SYN.
-static LISTEN: View = View {
+const LISTEN: View = View {
     point: &[key!("case"), key!("program")],
     figures: &[
         figure!("conn/s", 0, "connections_per_s")
@@ -322,18 +325,6 @@ static LISTEN: View = View {
         "variant",
     )
 };
-
-static SEGMENT: View = View {
-    point: &[key!("payload"), key!("checksums")],
-    ..View::new("A segment in the user-level TCP and in smoltcp", "segment", "")
-};
-static FLOWS: View =
-    View { point: &[key!("payload")], ..View::new("A segment among many connections", "flows", "") };
-static THREADS: View = View::new("Segments of one thread and of two", "threads", "");
-static IDLE: View = View::new("Idle connections", "idle", "");
-static COST: View = View::new("A promotion", "cost", "");
-static LOAD: View = View::new("A busy connection beside promotions", "load", "");
-static MEMORY: View = View::new("Memory of promoted connections", "memory", "");
 
 const LOOP: Key = Key {
     heading: "loop",
