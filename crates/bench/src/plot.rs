@@ -188,38 +188,3 @@ const ENTRY: (usize, usize) = (145, 22);
 /// Where the axes of a panel meet, and end.
 const LEFT: f64 = 70.0;
 const TOP: f64 = 44.0;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn trip(transport: &str, placement: &str, bytes: u32, ns: f64) -> Record {
-        let point = json!({ "transport": transport, "placement": placement, "bytes": bytes });
-        Record::new("pingpong", point).with(json!({ "round": 1, "rtt_ns_p50": ns }))
-    }
-
-    #[test]
-    fn subjects_and_points_are_drawn_and_named() {
-        let file = std::env::temp_dir().join(format!("plot-{}.svg", std::process::id()));
-        let records = [
-            trip("tcp", "two-cores", 8, 9000.0),
-            trip("tcp", "two-cores", 1 << 20, 900_000.0),
-            trip("unix", "two-cores", 8, 9000.0),
-            trip("tcp", "one-core", 8, 9000.0),
-        ];
-        draw(&records, &file).unwrap();
-        let svg = fs::read_to_string(&file).unwrap();
-        fs::remove_file(&file).unwrap();
-        for words in ["placement two-cores", "placement one-core", "p50 ns", "bytes", "unix"] {
-            assert!(svg.contains(words), "{words}: {svg}");
-        }
-        assert_eq!(svg.matches("<circle").count(), 4);
-    }
-
-    #[test]
-    fn without_measurements_there_is_none() {
-        let error = draw(&[], Path::new("/nonexistent/plot.svg")).unwrap_err();
-        assert!(error.to_string().contains("nothing was measured"), "{error}");
-    }
-}
