@@ -85,7 +85,7 @@ linux() {
 # Servers on it, and memaslap, wrk and ab; what these printed.
 demonstration() {
     attempt demonstration \
-        's/^\(test .* \)\{0,1\}\(\(uring\|epoll\), [a-z].*\)$/servers    \2/p; /^SKIPPED/p' \
+        's/^\(test .* \)\{0,1\}\(\(uring\|epoll\), [a-z].*\)$/servers    \2/p; /^skipped: /p' \
         env MEGAPIPE_DEMONSTRATION=full "$CARGO" test --locked --release -p megapipe-servers --test servers -- \
         demonstration --show-output --test-threads=1
 }
