@@ -148,13 +148,12 @@ fn measure(
     let address = SocketAddr::new(SERVER.into(), port);
     let counts = region::create(server::COUNTS_BYTES)?;
     let server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder, stop)?;
-    let start = |load: load::Task| {
-        Process::start(load.command(&this_program()), folder, &CpuSet::allowed()?, libc::SIGTERM)
+    let start = |request, share| {
+        let load = load(plan, case, address, request, share).command(&this_program());
+        Process::start(load, folder, &CpuSet::allowed()?, libc::SIGTERM)
     };
-    let (_, rate) = case.connections();
-    let mut client = start(load(plan, case, address, Request::HttpOnce, rate))?;
-    let blocking = load(plan, case, address, Request::HttpBlocking, rate.map(|rate| rate * BLOCKING));
-    let _blocking = (case == Case::Blocked).then(|| start(blocking)).transpose()?;
+    let mut client = start(Request::HttpOnce, 1.0)?;
+    let _blocking = (case == Case::Blocked).then(|| start(Request::HttpBlocking, BLOCKING)).transpose()?;
     match case {
         Case::Stopped | Case::Killed => {
             // Before the end of the load there is time to see what follows.
@@ -186,10 +185,10 @@ fn measure(
     Ok(Record::new("measurement", fields))
 }
 
-/// Short connections with one request each. Latencies are from when their connection was due to the end of the
+/// Short connections with one request each, at a share of the case's rate. Latencies are from when their connection was due to the end of the
 /// answer; those of requests that block are not reported.
-fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, rate: Option<f64>) -> load::Task {
-    let (connections, _) = case.connections();
+fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f64) -> load::Task {
+    let (connections, rate) = case.connections();
     let options = Options {
         engine: load::Engine::Epoll,
         target: Target::Tcp(address),
@@ -197,7 +196,7 @@ fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, rate: Op
         lifetime: Connections::Short,
         connections,
         active: connections,
-        rate,
+        rate: rate.map(|rate| rate * share),
         spin: false,
         warm_up: Duration::ZERO,
         window: plan.length,

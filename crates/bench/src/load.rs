@@ -14,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -237,20 +237,18 @@ impl Load {
 
     /// Takes a sample of all threads.
     pub fn sample(&self) -> Result<Sample, LoadError> {
-        let mut sample = Sample {
-            at: Instant::now(),
-            transactions: 0,
-            failures: 0,
-            cpu: Duration::ZERO,
-            spun: Duration::ZERO,
+        let at = Instant::now();
+        let sum = |count: fn(&Counts) -> &AtomicU64| {
+            self.threads.iter().map(|running| count(&running.counts).load(Ordering::Relaxed)).sum::<u64>()
         };
-        for Running { handle, counts } in &self.threads {
-            sample.transactions += counts.transactions.load(Ordering::Relaxed);
-            sample.failures += counts.failures.load(Ordering::Relaxed);
-            sample.cpu += clock::of_thread(handle).map_err(LoadError::Client)?;
-            sample.spun += Duration::from_nanos(counts.spun.load(Ordering::Relaxed));
-        }
-        Ok(sample)
+        let cpu = self.threads.iter().map(|running| clock::of_thread(&running.handle));
+        Ok(Sample {
+            at,
+            transactions: sum(|counts| &counts.transactions),
+            failures: sum(|counts| &counts.failures),
+            cpu: cpu.sum::<io::Result<_>>().map_err(LoadError::Client)?,
+            spun: Duration::from_nanos(sum(|counts| &counts.spun)),
+        })
     }
 
     /// When latencies are recorded.

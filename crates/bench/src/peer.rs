@@ -63,12 +63,11 @@ pub fn serve(options: &Options) -> Result<Infallible, Reason> {
     let (port, listeners) =
         listen(options).map_err(failed(format!("cannot listen on {}", options.listen)))?;
     let waiting = Arc::new(AtomicUsize::new(cpus.len()));
-    let workers = listeners.into_iter().zip(cpus).map(|(listener, &cpu)| {
+    let mut workers = listeners.into_iter().zip(cpus).map(|(listener, &cpu)| {
         let (options, waiting) = (options.clone(), waiting.clone());
         Worker { listener, cpu, port, options, waiting }
     });
-    let mut workers = workers.collect::<Vec<_>>();
-    let first = workers.remove(0);
+    let first = workers.next().ok_or("a server takes a CPU")?;
     for worker in workers {
         part::start_thread("worker", move || match worker.run()? {})?;
     }

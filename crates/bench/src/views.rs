@@ -85,9 +85,7 @@ const RPC: View = View {
     plotted: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
     derived: floors,
     notes: |summary| {
-        let mut notes = limits(summary);
-        notes.extend(disturbed(summary, "server_waited", |_| true));
-        notes
+        limits(summary).into_iter().chain(disturbed(summary, "server_waited", |_| true)).collect()
     },
     ..View::new(
         "Requests and answers over TCP: medians; ratio: to the better epoll server of a round; floor: the kernel's own \
