@@ -38,9 +38,9 @@ pub struct Report {
     pub failures: u64,
     /// Requests under way at the end.
     pub unfinished: usize,
-    /// Latencies of more than [`SLOW`].
+    /// Latencies of more than 10 ms.
     pub slow: u64,
-    /// Latencies of more than [`STUCK`].
+    /// Latencies of more than 400 ms.
     pub stuck: u64,
 }
 
