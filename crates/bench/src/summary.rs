@@ -91,10 +91,7 @@ impl Summary {
         let of = |at: usize| {
             let value = (figure.of)(&row.rounds[at])?;
             let others = baselines.iter().filter_map(|other| (figure.of)(same_round(row, at, other)?));
-            let other = match figure.more {
-                true => others.max_by(f64::total_cmp),
-                false => others.min_by(f64::total_cmp),
-            }?;
+            let other = others.min_by(f64::total_cmp)?;
             Some(if ratio.times && !figure.more { other / value } else { value / other })
         };
         Spread::of((0..row.rounds.len()).filter_map(of))

@@ -67,7 +67,7 @@ pub enum Over {
 pub struct Ratio {
     /// Its name in tables.
     pub heading: &'static str,
-    /// Subjects to compare with: of the first group of which one was measured at the point, the best.
+    /// Subjects to compare with: of the first group of which one was measured at the point, that with least.
     pub to: &'static [&'static [&'static str]],
     /// Whether the ratio says how many times as good it is, rather than how many times as much.
     pub times: bool,
