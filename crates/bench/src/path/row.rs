@@ -86,7 +86,7 @@ impl Row {
         let mut words = name.split('-');
         let rtt = words.next()?;
         let (rtt, lan) = match rtt.strip_suffix("ms") {
-            Some(millis) => (millis.parse::<u32>().ok()? * 1000, false),
+            Some(millis) => (millis.parse::<u32>().ok()?.checked_mul(1000)?, false),
             None => (rtt.strip_suffix("us")?.parse().ok()?, true),
         };
         let (mut rate, mut rival) = (if lan { 0 } else { 100 }, None);
@@ -109,14 +109,16 @@ impl Row {
                 "with" => rival = Some(Tcp::from_str(words.next()?, false).ok()?),
                 _ => match (word.strip_prefix("loss"), word.strip_prefix("flood")) {
                     (Some(percent), _) => path.loss = percent.parse::<f64>().ok()? / 100.0,
-                    (_, Some(number)) => path.flood = number.strip_suffix('k')?.parse::<u32>().ok()? * 1000,
+                    (_, Some(thousands)) => {
+                        path.flood = 1000 * u32::from(thousands.strip_suffix('k')?.parse::<u16>().ok()?);
+                    }
                     _ => rate = word.parse::<u32>().ok()?,
                 },
             }
         }
         path.rate = u64::from(rate) * 125_000; // a Mbit/s, in bytes
         // What is on its way in a round trip.
-        path.queue = (path.rate * path.rtt / 1_000_000).max(100_000);
+        path.queue = (path.rate.saturating_mul(path.rtt) / 1_000_000).max(100_000);
         Some(Self { name: name.to_owned(), path, rival })
     }
 }
