@@ -19,7 +19,6 @@ TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 DEMO=(redis-server:redis-server redis-benchmark:redis-tools nginx:nginx wrk:wrk)
 TEST=(memcached:memcached memcaslap:libmemcached-tools ab:apache2-utils)
 CHECKS=(c++:g++ python3:python3 valgrind:valgrind groff:groff-base shellcheck:shellcheck)
-CHECKS_PACKAGES=(python3-venv)
 
 note() { printf '%s\n' "$*" >&2; }
 
@@ -108,9 +107,6 @@ provide_checks() {
     local pair missing=()
     for pair in "${CHECKS[@]}"; do
         has "${pair%:*}" || missing+=("${pair#*:}")
-    done
-    for pair in "${CHECKS_PACKAGES[@]}"; do
-        is_installed "$pair" || missing+=("$pair")
     done
     install "${missing[@]}"
 }

@@ -31,22 +31,30 @@ for test in model scale; do
 done
 failed=0
 
+# Runs a command, whose output goes to a log of this name, and shows what a script of sed finds there; of a failure, where
+# it was and the seed of its world.
+attempt() {
+    local log=$LOGS/$1.log told=$2
+    shift 2
+    if "$@" >"$log" 2>&1; then
+        sed -n "$told" "$log"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED; from %s:\n' "$log"
+        grep -A 1 -e panicked -e '^seed' "$log" | head -n 12 || tail -n 6 "$log"
+    fi
+}
+
 # One engine, under the name of what is special about it, with the features to go without.
 soak() {
-    local name=$1 engine=$2 disabled=$3 done=0 piece seed log
+    local name=$1 engine=$2 disabled=$3 done=0 piece seed
     local start=$SECONDS
     while [ "$done" -lt "$COUNT" ]; do
         piece=$((COUNT - done < PIECE ? COUNT - done : PIECE))
         seed=$((SEED + done / PIECE))
-        log=$LOGS/$name-$seed.log
-        if MEGAPIPE_DISABLE=$disabled MEGAPIPE_SOAK=$piece MEGAPIPE_SEED=$seed \
-            "$LOGS/model" --exact "$engine::random_sequences_agree_with_the_model" --nocapture >"$log" 2>&1; then
-            printf '%-10s seed %-12s %5d sequences ok\n' "$name" "$seed" "$piece"
-        else
-            failed=$((failed + 1))
-            printf '%-10s seed %-12s FAILED; from %s:\n' "$name" "$seed" "$log"
-            grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
-        fi
+        printf '%-10s seed %-12s %5d sequences ' "$name" "$seed" "$piece"
+        attempt "$name-$seed" '1s/.*/ok/p' env MEGAPIPE_DISABLE="$disabled" MEGAPIPE_SOAK="$piece" MEGAPIPE_SEED="$seed" \
+            "$LOGS/model" --exact "$engine::random_sequences_agree_with_the_model" --nocapture
         done=$((done + piece))
     done
     printf '%-10s %d sequences in %d s\n' "$name" "$done" $((SECONDS - start))
@@ -54,56 +62,32 @@ soak() {
 
 # Many busy connections on one engine; what the test printed.
 scale() {
-    local engine=$1 log=$LOGS/scale-$1.log
-    if MEGAPIPE_SCALE_SECONDS=$SCALE_SECONDS \
-        "$LOGS/scale" --exact "$engine::busy_connections_keep_every_byte" --nocapture >"$log" 2>&1; then
-        sed -n "s/^.*\($engine: .*\)$/scale      \1/p; s/^clients: /scale      $engine: /p" "$log"
-    else
-        failed=$((failed + 1))
-        printf 'scale      %s: FAILED; from %s:\n' "$engine" "$log"
-        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
-    fi
+    attempt "scale-$1" "s/^.*\($1: .*\)$/scale      \1/p; s/^clients: /scale      $1: /p" \
+        env MEGAPIPE_SCALE_SECONDS="$SCALE_SECONDS" \
+        "$LOGS/scale" --exact "$1::busy_connections_keep_every_byte" --nocapture
 }
 
-# Simulated connections from SEED on, with faults, then without; a failure names the seed of its world.
+# Simulated connections from SEED on, with faults, then without.
 simulated() {
-    local log=$LOGS/simulated.log start=$SECONDS
-    if MEGAPIPE_TCP_FLOWS=$TCP_FLOWS MEGAPIPE_TCP_FIRST_SEED=$SEED RUST_BACKTRACE=0 \
-        "$CARGO" test --locked --release -p megapipe-tcp --test simulator -- --nocapture --test-threads=1 >"$log" 2>&1; then
-        sed -n 's/^.*Seen { flows: \([0-9]*\),.*from seed \([0-9]*\)$/simulated  seed \2: \1 connections ok/p' "$log"
-        printf 'simulated  %d s\n' $((SECONDS - start))
-    else
-        failed=$((failed + 1))
-        printf 'simulated  FAILED; from %s:\n' "$log"
-        grep -A 1 -e panicked -e '^seed' "$log" | head -n 12 || tail -n 6 "$log"
-    fi
+    attempt simulated 's/^.*Seen { flows: \([0-9]*\),.*from seed \([0-9]*\)$/simulated  seed \2: \1 connections ok/p' \
+        env MEGAPIPE_TCP_FLOWS="$TCP_FLOWS" MEGAPIPE_TCP_FIRST_SEED="$SEED" RUST_BACKTRACE=0 \
+        "$CARGO" test --locked --release -p megapipe-tcp --test simulator -- --nocapture --test-threads=1
 }
 
 # Transfers over a TUN device, as a user without privileges.
 linux() {
-    local log=$LOGS/linux.log start=$SECONDS
-    if MEGAPIPE_TCP_MB=$TCP_MB MEGAPIPE_TCP_MATRIX=all "$CARGO" test --locked --release -p megapipe-tcp --test linux -- \
-        --show-output --test-threads=1 >"$log" 2>&1; then
-        sed -n 's/^\(test .* \)\{0,1\}\([a-z0-9_]*: [0-9]* MB .*\|[0-9]* cases;.*\)$/linux      \2/p; /^SKIPPED/p' "$log"
-        printf 'linux      %d s\n' $((SECONDS - start))
-    else
-        failed=$((failed + 1))
-        printf 'linux      FAILED; from %s:\n' "$log"
-        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
-    fi
+    attempt linux \
+        's/^\(test .* \)\{0,1\}\([a-z0-9_]*: [0-9]* MB .*\|[0-9]* cases;.*\)$/linux      \2/p; /^SKIPPED/p' \
+        env MEGAPIPE_TCP_MB="$TCP_MB" MEGAPIPE_TCP_MATRIX=all \
+        "$CARGO" test --locked --release -p megapipe-tcp --test linux -- --show-output --test-threads=1
 }
 
 # Servers on it, and memaslap, wrk and ab; what these printed.
 demonstration() {
-    local log=$LOGS/demonstration.log
-    if MEGAPIPE_DEMONSTRATION=full "$CARGO" test --locked --release -p megapipe-servers --test servers -- \
-        demonstration --show-output --test-threads=1 >"$log" 2>&1; then
-        sed -n 's/^\(test .* \)\{0,1\}\(\(uring\|epoll\), [a-z].*\)$/servers    \2/p; /^SKIPPED/p' "$log"
-    else
-        failed=$((failed + 1))
-        printf 'servers    FAILED; from %s:\n' "$log"
-        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
-    fi
+    attempt demonstration \
+        's/^\(test .* \)\{0,1\}\(\(uring\|epoll\), [a-z].*\)$/servers    \2/p; /^skipped: /p' \
+        env MEGAPIPE_DEMONSTRATION=full "$CARGO" test --locked --release -p megapipe-servers --test servers -- \
+        demonstration --show-output --test-threads=1
 }
 
 printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s TCP_FLOWS=%s TCP_MB=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS" "$TCP_FLOWS" "$TCP_MB"

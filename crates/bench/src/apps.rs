@@ -26,7 +26,7 @@ use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
 use crate::pair::Placement;
 use crate::product;
 use crate::record::Record;
-use crate::run::{self, Progress, RunError, Scenario, Unusable, in_turn};
+use crate::run::{self, RunError, Scenario, Unusable, in_turn};
 use crate::summary::Summary;
 use crate::views::APPS;
 
@@ -39,7 +39,6 @@ mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::Calls;
-pub use output::Report;
 pub use programs::missing;
 
 use crate::process::Process;
@@ -167,7 +166,7 @@ impl Scenario for Plan {
                 }
             }
             for turn in 0..if self.has_overhead() { 2 } else { 0 } {
-                run.tell(Progress::Measuring("overhead".to_owned()))?;
+                run.begin("overhead");
                 let preloaded = (turn + round) % 2 == 0;
                 let (folder, cpus) = (at_work.folder.path(), self.cpus.first());
                 let product = preloaded.then_some(&at_work.product);
@@ -175,9 +174,9 @@ impl Scenario for Plan {
                     .map_err(RunError::lacks("cannot measure the overhead"))?;
                 for (cost, ns) in costs {
                     let fields = json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
-                    run.record(&Record::new("overhead", fields))?;
+                    run.record(Record::new("overhead", fields))?;
                 }
-                run.tell(Progress::Done)?;
+                run.done();
             }
         }
         Ok(())

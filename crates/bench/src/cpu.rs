@@ -85,13 +85,7 @@ impl FromStr for CpuSet {
 
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, cpu) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str(",")?;
-            }
-            write!(f, "{cpu}")?;
-        }
-        Ok(())
+        f.write_str(&self.0.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
     }
 }
 

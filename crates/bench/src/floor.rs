@@ -42,7 +42,7 @@ pub fn measure(server: usize, client: &CpuSet, size: usize) -> io::Result<Floor>
     let sides = Sides { server, client };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    let entry_ns = sides.timed(ENTRIES, enter)?;
+    let entry_ns = sides.timed(0..ENTRIES, enter)?;
     let mut floor = Floor { size, entry_ns, ..Floor::default() };
     let mut bytes = vec![0; size];
     for batch in 0..=BATCHES {
@@ -54,16 +54,14 @@ pub fn measure(server: usize, client: &CpuSet, size: usize) -> io::Result<Floor>
                 client.write_all(&bytes)?;
             }
             if transaction == 0 {
-                let accept = sides.timed(BATCH, || {
+                let accept = sides.timed(0..BATCH, |_| {
                     connections.push(listener.accept()?.0);
                     Ok(())
                 })?;
                 floor.accept_ns += accept * share;
             }
-            let mut each = connections.iter_mut();
-            let recv = sides.timed(BATCH, || next(&mut each)?.read_exact(&mut bytes))?;
-            let mut each = connections.iter_mut();
-            let send = sides.timed(BATCH, || next(&mut each)?.write_all(&bytes))?;
+            let recv = sides.timed(&mut connections, |connection| connection.read_exact(&mut bytes))?;
+            let send = sides.timed(&mut connections, |connection| connection.write_all(&bytes))?;
             if transaction == 0 {
                 floor.first_recv_ns += recv * share;
                 floor.first_send_ns += send * share;
@@ -77,8 +75,11 @@ pub fn measure(server: usize, client: &CpuSet, size: usize) -> io::Result<Floor>
             }
         }
         drop(clients); // with RST
-        let mut each = connections.into_iter();
-        floor.close_ns += share * sides.timed(BATCH, || next(&mut each).map(drop))?;
+        let close = |connection| {
+            drop::<TcpStream>(connection);
+            Ok(())
+        };
+        floor.close_ns += share * sides.timed(connections, close)?;
     }
     Ok(floor)
 }
@@ -90,12 +91,17 @@ struct Sides<'cpus> {
 }
 
 impl Sides<'_> {
-    /// Nanoseconds of CPU time per call of `call`, by the server.
-    fn timed(&self, count: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    /// Nanoseconds of CPU time of a call by the server, which makes one for each item.
+    fn timed<I: IntoIterator>(
+        &self,
+        items: I,
+        mut call: impl FnMut(I::Item) -> io::Result<()>,
+    ) -> io::Result<f64> {
         cpu::pin(&[self.server])?;
-        let before = thread_cpu_time();
-        for _ in 0..count {
-            call()?;
+        let (before, mut count) = (thread_cpu_time(), 0);
+        for item in items {
+            call(item)?;
+            count += 1;
         }
         let spent = thread_cpu_time() - before;
         cpu::pin(self.client.as_slice())?;
@@ -112,13 +118,9 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// The cheapest system call.
-fn enter() -> io::Result<()> {
+fn enter(_: u32) -> io::Result<()> {
     std::hint::black_box(rustix::process::getppid());
     Ok(())
-}
-
-fn next<T>(each: &mut impl Iterator<Item = T>) -> io::Result<T> {
-    each.next().ok_or(io::ErrorKind::NotConnected.into())
 }
 
 /// Connections that wait at once; within the default accept queue of a TcpListener.

@@ -148,8 +148,12 @@ fn measure(
     let address = SocketAddr::new(SERVER.into(), port);
     let counts = region::create(server::COUNTS_BYTES)?;
     let server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder, stop)?;
-    let client = load(plan, case, address).command(&this_program());
-    let mut client = Process::start(client, folder, &CpuSet::allowed()?, libc::SIGTERM)?;
+    let start = |request, share| {
+        let load = load(plan, case, address, request, share).command(&this_program());
+        Process::start(load, folder, &CpuSet::allowed()?, libc::SIGTERM)
+    };
+    let mut client = start(Request::HttpOnce, 1.0)?;
+    let _blocking = (case == Case::Blocked).then(|| start(Request::HttpBlocking, BLOCKING)).transpose()?;
     match case {
         Case::Stopped | Case::Killed => {
             // Before the end of the load there is time to see what follows.
@@ -162,39 +166,37 @@ fn measure(
         Case::Short | Case::Locality | Case::Blocked => {}
     }
     let load: Report = serde_json::from_str(&client.finish(plan.length + PATIENCE * 4, stop)?)?;
-    let [p50_us, p99_us, p999_us] = load.quantiles_us;
     let workers = if program == Program::Prefork { Counts::of(&counts)?.all() } else { Vec::new() };
     let fields = json!({
         "case": case,
         "program": program,
         "variant": variant,
-        "connections_per_s": load.answered as f64 / plan.length.as_secs_f64(),
-        "answered": load.answered,
+        "connections_per_s": load.requests / plan.length.as_secs_f64(),
+        "answered": load.requests,
         "errors": load.failures,
         "unfinished": load.unfinished,
         "slow": load.slow,
         "stuck": load.stuck,
-        "p50_us": p50_us,
-        "p99_us": p99_us,
-        "p999_us": p999_us,
+        "p50_us": load.p50_us,
+        "p99_us": load.p99_us,
+        "p999_us": load.p999_us,
         "workers": workers,
     });
     Ok(Record::new("measurement", fields))
 }
 
-/// Short connections with one request each. Latencies are of requests for `/`, from when their connection was due to
-/// the end of the answer.
-fn load(plan: &Plan, case: Case, address: SocketAddr) -> load::Task {
+/// Short connections with one request each, at a share of the case's rate. Latencies are from when their connection was due to the end of the
+/// answer; those of requests that block are not reported.
+fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f64) -> load::Task {
     let (connections, rate) = case.connections();
     let options = Options {
         engine: load::Engine::Epoll,
         target: Target::Tcp(address),
-        request: Request::HttpOnce,
-        instead: (case == Case::Blocked).then_some((BLOCKING_EVERY, Request::HttpBlocking)),
+        request,
         lifetime: Connections::Short,
         connections,
         active: connections,
-        rate,
+        rate: rate.map(|rate| rate * share),
         spin: false,
         warm_up: Duration::ZERO,
         window: plan.length,
@@ -231,7 +233,7 @@ const WORKERS: usize = 2;
 const HANG: Duration = Duration::from_millis(500);
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// 0.5 %.
-const BLOCKING_EVERY: u64 = 200;
+/// Share of the requests that come beside the others and block their worker.
+const BLOCKING: f64 = 0.005;
 /// Each measurement has a port of its own, on which no connection of an earlier one is left.
 const FIRST_PORT: u16 = 20_000;

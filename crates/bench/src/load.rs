@@ -14,8 +14,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,7 @@ use schedule::Schedule;
 
 pub(crate) use request::BLOCKING;
 pub use request::Request;
-pub(crate) use task::Report;
-pub use task::Task;
+pub use task::{Report, Task};
 
 /// What the client runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -94,8 +93,6 @@ pub struct Options {
     pub target: Target,
     /// What is asked.
     pub request: Request,
-    /// Asked instead each time that so many requests have begun; its latency is not recorded.
-    pub instead: Option<(u64, Request)>,
     /// How long connections last.
     pub lifetime: Connections,
     /// Connections at most; at least one.
@@ -134,8 +131,6 @@ pub struct Sample {
     pub at: Instant,
     /// Transactions completed since the start.
     pub transactions: u64,
-    /// Connections completed since the start.
-    pub connections: u64,
     /// Connections that failed since the start.
     pub failures: u64,
     /// CPU time of all client threads since their start.
@@ -187,7 +182,7 @@ impl Outcome {
 /// than `patience`.
 pub fn run(options: &Options, patience: Duration) -> Result<Outcome, LoadError> {
     let control = Arc::new(Control::new(options.warm_up, options.window, Some(patience)));
-    drive(options, 0..options.connections, Meter::new(Arc::default(), control))
+    drive(options, 0..options.connections, Meter::new(Arc::default(), control, None))
 }
 
 /// Client threads at work; dropping it stops them.
@@ -210,11 +205,12 @@ impl Load {
         let control = Arc::new(Control::new(options.warm_up, options.window, None));
         let cpus = cpus.as_slice();
         let mut load = Self { threads: Vec::with_capacity(cpus.len()), control };
+        let (ready, all_ready) = mpsc::channel::<()>();
         let mut first = 0;
         for (index, &cpu) in cpus.iter().enumerate() {
             let share = (options.connections + index) / cpus.len();
             let counts = Arc::new(Counts::default());
-            let meter = Meter::new(counts.clone(), load.control.clone());
+            let meter = Meter::new(counts.clone(), load.control.clone(), Some(ready.clone()));
             let options = options.clone();
             let numbers = first..first + share;
             first += share;
@@ -227,9 +223,9 @@ impl Load {
                 .map_err(LoadError::Client)?;
             load.threads.push(Running { handle, counts });
         }
-        while load.control.ready.load(Ordering::Relaxed) < cpus.len() && !load.is_broken() {
-            thread::sleep(START_INTERVAL);
-        }
+        drop(ready);
+        // Ends when each thread has dropped its end, because it could start or could not.
+        let _: Result<(), _> = all_ready.recv();
         load.control.epoch.get_or_init(Instant::now);
         Ok(load)
     }
@@ -241,22 +237,18 @@ impl Load {
 
     /// Takes a sample of all threads.
     pub fn sample(&self) -> Result<Sample, LoadError> {
-        let mut sample = Sample {
-            at: Instant::now(),
-            transactions: 0,
-            connections: 0,
-            failures: 0,
-            cpu: Duration::ZERO,
-            spun: Duration::ZERO,
+        let at = Instant::now();
+        let sum = |count: fn(&Counts) -> &AtomicU64| {
+            self.threads.iter().map(|running| count(&running.counts).load(Ordering::Relaxed)).sum::<u64>()
         };
-        for Running { handle, counts } in &self.threads {
-            sample.transactions += counts.transactions.load(Ordering::Relaxed);
-            sample.connections += counts.connections.load(Ordering::Relaxed);
-            sample.failures += counts.failures.load(Ordering::Relaxed);
-            sample.cpu += clock::of_thread(handle).map_err(LoadError::Client)?;
-            sample.spun += Duration::from_nanos(counts.spun.load(Ordering::Relaxed));
-        }
-        Ok(sample)
+        let cpu = self.threads.iter().map(|running| clock::of_thread(&running.handle));
+        Ok(Sample {
+            at,
+            transactions: sum(|counts| &counts.transactions),
+            failures: sum(|counts| &counts.failures),
+            cpu: cpu.sum::<io::Result<_>>().map_err(LoadError::Client)?,
+            spun: Duration::from_nanos(sum(|counts| &counts.spun)),
+        })
     }
 
     /// When latencies are recorded.
@@ -279,6 +271,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         self.control.stop.store(true, Ordering::Relaxed);
+        self.control.epoch.get_or_init(Instant::now); // which they may wait for
         for running in self.threads.drain(..) {
             // A caller that wants the outcome has called `stop`.
             let _ = running.handle.join();
@@ -307,6 +300,3 @@ fn histogram() -> Histogram<u64> {
 
 /// How often a client for which nothing happens checks whether it is to stop.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How often threads and controller check whether the others are ready to start.
-const START_INTERVAL: Duration = Duration::from_micros(200);

@@ -171,9 +171,7 @@ fn drive(
     let gone = "the server has gone";
     let ports: Vec<u16> = serde_json::from_str(&server.line()?)?;
     let mut load = Load::new(task, &ports)?;
-    if !gate.wait_done(1) {
-        return Err(gone.into());
-    }
+    gate.wait_done(1).ok_or(gone)?;
     let pause = GAP.mul_f64(task.ready as f64 / plan.sockets as f64);
     let mut due = Instant::now();
     for turn in 0..task.turns {
@@ -187,9 +185,7 @@ fn drive(
         due = Instant::now() + pause;
         load.send(task.ready)?;
         gate.sent(turn + 1);
-        if !gate.wait_done(turn + 2) {
-            return Err(gone.into());
-        }
+        gate.wait_done(turn + 2).ok_or(gone)?;
         if task.traffic == Traffic::UdpSend {
             let mut room = [0; 2048];
             while sink.recv(&mut room).is_ok() {}

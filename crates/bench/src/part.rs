@@ -3,12 +3,13 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{self, Command};
+use std::thread;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Reason;
+use crate::{Reason, with_causes};
 
 /// The hidden verb under which the program is one of them.
 pub const VERB: &str = "part";
@@ -46,6 +47,21 @@ pub(crate) fn listening(place: impl Display) {
     // With a controller that is gone this process ends.
     let _ = writeln!(stdout, "listening {place}");
     let _ = stdout.flush();
+}
+
+/// Starts a thread of a server, which ends with it by an error: one that lost a thread must not be measured as if it
+/// were whole.
+pub(crate) fn start_thread(
+    name: impl Into<String>,
+    work: impl FnOnce() -> Result<(), Reason> + Send + 'static,
+) -> io::Result<()> {
+    let work = move || {
+        if let Err(error) = work() {
+            eprintln!("{}", with_causes(&*error));
+            process::exit(1);
+        }
+    };
+    thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
 /// Prints what the controller waits for.

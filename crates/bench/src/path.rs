@@ -5,10 +5,12 @@
 //! namespace, the receiver in the second; each is the kernel's TCP or a host of crate `tcp` on a TUN device of
 //! its own. The relay counts what is sent again, so that it counts alike for all.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -28,9 +30,9 @@ mod row;
 
 pub use endpoint::Endpoint;
 pub use relay::Relay;
-pub use row::{Path, Row};
 
 use relay::Counts;
+use row::{Path, Row};
 
 names! {
     /// A TCP: the kernel's with a congestion control, or ours.
@@ -46,34 +48,31 @@ names! {
     }
 }
 
-names! {
-    /// A sender and a receiver.
-    Ends {
-        /// Linux with Reno to Linux.
-        Reno = "reno",
-        /// Linux with CUBIC to Linux.
-        Cubic = "cubic",
-        /// Linux with BBR to Linux.
-        Bbr = "bbr",
-        /// Ours to Linux.
-        Ours = "ours",
-        /// Linux with CUBIC to ours.
-        CubicToOurs = "cubic-ours",
-        /// Ours to ours.
-        OursToOurs = "ours-ours",
+/// A sender and a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ends {
+    sends: Tcp,
+    receives: Tcp,
+}
+
+/// The default; what has no receiver's name is received by Linux with CUBIC.
+const ENDS: &[&str] = &["reno", "cubic", "bbr", "ours", "cubic-ours", "ours-ours"];
+
+impl FromStr for Ends {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let (sends, receives) = name.split_once('-').unwrap_or((name, Tcp::Cubic.name()));
+        let [sends, receives] = [sends, receives].map(|name| Tcp::from_str(name, false));
+        Ok(Self { sends: sends?, receives: receives? })
     }
 }
 
-impl Ends {
-    /// Sender and receiver.
-    fn ends(self) -> (Tcp, Tcp) {
-        match self {
-            Ends::Reno => (Tcp::Reno, Tcp::Cubic),
-            Ends::Cubic => (Tcp::Cubic, Tcp::Cubic),
-            Ends::Bbr => (Tcp::Bbr, Tcp::Cubic),
-            Ends::Ours => (Tcp::Ours, Tcp::Cubic),
-            Ends::CubicToOurs => (Tcp::Cubic, Tcp::Ours),
-            Ends::OursToOurs => (Tcp::Ours, Tcp::Ours),
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.receives {
+            Tcp::Cubic => write!(f, "{}", self.sends),
+            receives => write!(f, "{}-{receives}", self.sends),
         }
     }
 }
@@ -84,11 +83,13 @@ const SIZES: [(&str, u64); 3] = [("10k", 10_000), ("1m", 1_000_000), ("10m", 10_
 /// What to measure.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Paths
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Row::ALL.to_vec())]
+    /// Paths: a round trip (20ms; us: as fast as this machine is), and behind hyphens Mbit/s (100 unless named),
+    /// loss and percents, late (2 % by 3 ms), gro (segments are joined), plain (ours hands single segments to its device),
+    /// with and another sender (cubic, reno, ours) at the same bottleneck, flood and thousands of SYNs a second (10k)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values = row::ROWS)]
     rows: Vec<Row>,
-    /// Senders and receivers
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Ends::ALL.to_vec())]
+    /// Senders (Linux with reno, cubic or bbr; ours), and behind a hyphen receivers (cubic unless named)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values = ENDS)]
     ends: Vec<Ends>,
     /// How long two connections share a bottleneck
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
@@ -100,11 +101,10 @@ pub struct Plan {
 
 impl Plan {
     /// The ends of a row: what shares a bottleneck has its receiver in the kernel.
-    fn ends_of(&self, row: Row) -> Vec<Ends> {
-        let shares = row.rival().is_some();
-        let fits = |ends: &Ends| match row.path().flood {
-            0 => !shares || ends.ends().1 != Tcp::Ours,
-            _ => *ends == Ends::Ours,
+    fn ends_of(&self, row: &Row) -> Vec<Ends> {
+        let fits = |ends: &Ends| match row.path.flood {
+            0 => row.rival.is_none() || ends.receives != Tcp::Ours,
+            _ => *ends == Ends { sends: Tcp::Ours, receives: Tcp::Cubic },
         };
         self.ends.iter().copied().filter(fits).collect()
     }
@@ -115,7 +115,7 @@ impl Scenario for Plan {
         // Before there is a second thread, which could not follow.
         network::enter_own()?;
         relay::forward().map_err(|error| Unusable(format!("cannot forward packets: {error}")))?;
-        Ok(self.rows.iter().map(|&row| self.ends_of(row).len()).sum::<usize>() * rounds as usize)
+        Ok(self.rows.iter().map(|row| self.ends_of(row).len()).sum::<usize>() * rounds as usize)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
@@ -124,11 +124,11 @@ impl Scenario for Plan {
         )?;
         let mut network = 0;
         for round in 1..=run.rounds {
-            for &row in &self.rows {
+            for row in &self.rows {
                 for ends in in_turn(&self.ends_of(row), round) {
                     network = network % 200 + 1;
                     let turn = Turn { plan: self, row, ends, round, network };
-                    let place = json!({ "row": row, "ends": ends });
+                    let place = json!({ "row": row.to_string(), "ends": ends.to_string() });
                     run.measure(round, format!("{row}, {ends}"), place, || turn.measure())?;
                 }
             }
@@ -140,7 +140,7 @@ impl Scenario for Plan {
 /// A sender and a receiver on a path, in one round.
 struct Turn<'plan> {
     plan: &'plan Plan,
-    row: Row,
+    row: &'plan Row,
     ends: Ends,
     round: u32,
     /// Devices have other names each time: the last ones may still be on their way out.
@@ -166,11 +166,11 @@ struct Answer {
 
 impl Turn<'_> {
     fn measure(&self) -> Result<Record, Reason> {
-        let path = self.row.path();
+        let path = self.row.path;
         let seed = self.plan.seed.wrapping_mul(1000).wrapping_add(self.round.into());
         let relay = Relay { path, seed, network: self.network };
         let (mut relay, _) = Child::listening(&mut relay.command(&this_program()))?;
-        let (sends, receives) = self.ends.ends();
+        let Ends { sends, receives } = self.ends;
         let endpoint = |tcp, receives, number| Endpoint {
             tcp,
             receives,
@@ -179,7 +179,7 @@ impl Turn<'_> {
             gso: path.gso,
             lan: path.lan,
         };
-        let senders: Vec<Endpoint> = [Some(sends), self.row.rival()]
+        let senders: Vec<Endpoint> = [Some(sends), self.row.rival]
             .into_iter()
             .flatten()
             .zip(0..)
@@ -193,8 +193,8 @@ impl Turn<'_> {
         let mut receiver = endpoint(receives, true, 0).command(&this_program());
         Namespace::of(relay.pid())?.enter(&mut receiver);
         let (mut receiver, _) = Child::listening(&mut receiver)?;
-        let mut fields = json!({ "row": self.row, "ends": self.ends });
-        if self.row.rival().is_some() {
+        let mut fields = json!({ "row": self.row.to_string(), "ends": self.ends.to_string() });
+        if self.row.rival.is_some() {
             let order = Order { from, bytes: None, seconds: self.plan.share.as_secs_f64() };
             let answers = fetch(&mut receiver, &order)?;
             let bytes = (answers[0].bytes + answers[1].bytes) as f64;

@@ -9,7 +9,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -64,19 +63,13 @@ pub fn serve(options: &Options) -> Result<Infallible, Reason> {
     let (port, listeners) =
         listen(options).map_err(failed(format!("cannot listen on {}", options.listen)))?;
     let waiting = Arc::new(AtomicUsize::new(cpus.len()));
-    let workers = listeners.into_iter().zip(cpus).map(|(listener, &cpu)| {
+    let mut workers = listeners.into_iter().zip(cpus).map(|(listener, &cpu)| {
         let (options, waiting) = (options.clone(), waiting.clone());
         Worker { listener, cpu, port, options, waiting }
     });
-    let mut workers = workers.collect::<Vec<_>>();
-    let first = workers.remove(0);
+    let first = workers.next().ok_or("a server takes a CPU")?;
     for worker in workers {
-        thread::Builder::new().spawn(move || {
-            let Err(error) = worker.run();
-            // A server that lost a thread must not be measured as if it were whole.
-            eprintln!("{}", crate::with_causes(&*error));
-            std::process::exit(1);
-        })?;
+        part::start_thread("worker", move || match worker.run()? {})?;
     }
     first.run()
 }

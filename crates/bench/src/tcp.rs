@@ -5,8 +5,8 @@
 //! what counts is the CPU time of both processes.
 
 use std::fs;
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -103,8 +103,6 @@ names! {
         TwoShort = "two-short",
         /// As `echo`, with clients on both CPUs.
         TwoEcho = "two-echo",
-        /// How two stacks share 10,000 connections.
-        Share = "share",
     }
 }
 
@@ -136,7 +134,6 @@ impl Row {
             Row::Thousand => (PEER, Service::Echo, 1000, ACTIVE),
             Row::TwoShort => (TWO, Service::Echo, ACTIVE, ACTIVE),
             Row::TwoEcho => (TWO, Service::Echo, 300, ACTIVE),
-            Row::Share => (&TWO[1..], Service::Echo, SHARED, 0),
         };
         let has_two_clients = matches!(self, Row::TwoShort | Row::TwoEcho);
         Facts { sides, service, connections, active, has_two_clients }
@@ -161,7 +158,6 @@ impl Row {
                 Service::Source => Request::Download(BULK),
                 Service::Echo => Request::Echo(SIZE),
             },
-            instead: None,
             lifetime: if self.is_short() { Connections::Short } else { Connections::Kept },
             connections,
             active,
@@ -176,10 +172,6 @@ impl Row {
 
 /// Requests that are under way.
 const ACTIVE: usize = 64;
-
-/// Connections of [`Row::Share`], and how long they are silent.
-const SHARED: usize = 10_000;
-const SILENCE: Duration = Duration::from_secs(6);
 
 /// What to measure.
 #[derive(Debug, Clone, Args)]
@@ -268,9 +260,6 @@ impl Turn<'_> {
     fn measure(&self) -> Result<Record, Reason> {
         let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
         let mut server = start(self, &server_cpus)?;
-        if self.row == Row::Share {
-            return self.share(&mut server);
-        }
         let target = self.addresses()[1];
         let load = Load::start(&self.row.load(target), &client_cpus)?;
         let ended = self.observe(&mut server, &load);
@@ -323,37 +312,6 @@ impl Turn<'_> {
     fn pause(&self, time: Duration) -> Result<(), RunError> {
         run::pause(Instant::now() + time, self.stop)
     }
-
-    /// Connects, asks once on each connection, is silent, and asks again.
-    fn share(&self, server: &mut Child) -> Result<Record, Reason> {
-        let target = self.addresses()[1];
-        let mut connections = (0..SHARED)
-            .map(|_| {
-                let stream = TcpStream::connect(target)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                Ok(stream)
-            })
-            .collect::<io::Result<Vec<_>>>()?;
-        ask_all(&mut connections)?;
-        self.pause(SILENCE)?;
-        ask_all(&mut connections)?;
-        let counts = counts(server)?;
-        let fields = json!({
-            "accepted": counts.iter().map(|counts| counts.accepted).collect::<Vec<_>>(),
-            "unowned": counts.iter().map(|counts| counts.unowned).sum::<u64>(),
-            "silence": SILENCE.as_secs_f64(),
-        });
-        Ok(Record::new("share", fields))
-    }
-}
-
-/// A request and its answer on each connection.
-fn ask_all(connections: &mut [TcpStream]) -> io::Result<()> {
-    for connection in connections {
-        connection.write_all(&[b'q'; SIZE])?;
-        io::Read::read_exact(connection, &mut [0; SIZE])?;
-    }
-    Ok(())
 }
 
 /// What both processes have done and used so far.

@@ -17,8 +17,8 @@ pub struct View {
     pub point: &'static [Key],
     /// What is shown of each subject at each point; if empty, every number.
     pub figures: &'static [Figure],
-    /// What a plot shows.
-    pub plot: Plot,
+    /// Headings of figures, of which a plot has a line of panels each; none: no plot.
+    pub plotted: &'static [&'static str],
     /// Subjects that are made from other records of the run.
     pub derived: fn(&[Record]) -> Vec<Record>,
     /// What a user should know or do.
@@ -67,21 +67,12 @@ pub enum Over {
 pub struct Ratio {
     /// Its name in tables.
     pub heading: &'static str,
-    /// Subjects to compare with: of the first group of which one was measured at the point, the best.
+    /// Subjects to compare with: of the first group of which one was measured at the point, that with least.
     pub to: &'static [&'static [&'static str]],
     /// Whether the ratio says how many times as good it is, rather than how many times as much.
     pub times: bool,
     /// Whether the smallest and largest ratio are shown, too.
     pub range: bool,
-}
-
-/// What a plot shows: a panel for each figure and each value of the other dimensions.
-#[derive(Debug)]
-pub struct Plot {
-    /// Headings of dimensions, of which the one with most values is the x axis; none: no plot.
-    pub along: &'static [&'static str],
-    /// Headings of figures, a line of panels each.
-    pub figures: &'static [&'static str],
 }
 
 impl View {
@@ -93,7 +84,7 @@ impl View {
             subject,
             point: &[],
             figures: &[],
-            plot: Plot { along: &[], figures: &[] },
+            plotted: &[],
             derived: |_| Vec::new(),
             notes: |_| Vec::new(),
         }

@@ -5,30 +5,7 @@ use serde_json::{Value, json};
 
 use crate::record::Record;
 use crate::summary::{Row, Spread, Summary};
-use crate::view::{Figure, Key, Over, Plot, Ratio, View};
-
-/// All, in the order of tables.
-pub const VIEWS: &[&View] = &[
-    &RPC,
-    &PINGPONG,
-    &STREAM,
-    &APPS,
-    &OVERHEAD,
-    &MMSG,
-    &TCP,
-    &SHARE,
-    &PATH,
-    &SHARED_PATH,
-    &FLOODED_PATH,
-    &LISTEN,
-    &SEGMENT,
-    &FLOWS,
-    &THREADS,
-    &IDLE,
-    &COST,
-    &LOAD,
-    &MEMORY,
-];
+use crate::view::{Figure, Key, Over, Ratio, View};
 
 macro_rules! key {
     ($heading:literal) => {
@@ -52,11 +29,37 @@ macro_rules! figure {
     };
 }
 
+/// All, in the order of tables.
+pub const VIEWS: &[View] = &[
+    RPC,
+    PINGPONG,
+    STREAM,
+    APPS,
+    OVERHEAD,
+    MMSG,
+    TCP,
+    SHARE,
+    PATH,
+    SHARED_PATH,
+    FLOODED_PATH,
+    LISTEN,
+    View {
+        point: &[key!("payload"), key!("checksums")],
+        ..View::new("A segment in the user-level TCP and in smoltcp", "segment", "")
+    },
+    View { point: &[key!("payload")], ..View::new("A segment among many connections", "flows", "") },
+    View::new("Segments of one thread and of two", "threads", ""),
+    View::new("Idle connections", "idle", ""),
+    View::new("A promotion", "cost", ""),
+    View::new("A busy connection beside promotions", "load", ""),
+    View::new("Memory of promoted connections", "memory", ""),
+];
+
 /// An engine at one point. `server_waited`: share of the time in which the server was ready to run and
 /// something else had its CPU. The client's CPU time is without that of idle spinning. With a `rate`,
 /// latency counts from when a request was due, requests without an answer count with their age, and
 /// `client_lag_us` is the 99th percentile of how late the client sent on a free connection.
-static RPC: View = View {
+const RPC: View = View {
     point: &[
         key!("requests/connection", "transactions"),
         key!("bytes", "size"),
@@ -79,15 +82,10 @@ static RPC: View = View {
         figure!("client %", 0, "client_utilization", 100.0),
         figure!("failed", 0, "failures").over(Over::Most),
     ],
-    plot: Plot {
-        along: &["requests/connection", "bytes", "server CPUs", "connections"],
-        figures: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
-    },
+    plotted: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
     derived: floors,
     notes: |summary| {
-        let mut notes = limits(summary);
-        notes.extend(disturbed(summary, "server_waited", |_| true));
-        notes
+        limits(summary).into_iter().chain(disturbed(summary, "server_waited", |_| true)).collect()
     },
     ..View::new(
         "Requests and answers over TCP: medians; ratio: to the better epoll server of a round; floor: the kernel's own \
@@ -101,7 +99,7 @@ const EPOLL: Ratio = Ratio::to("ratio", &[&["epoll-shared", "epoll-reuseport"]])
 
 /// Round trips over one transport; `cpu_ns_per_message`: CPU time of both processes over the messages
 /// in both directions. `waited`: share of the time in which a process waited for a CPU.
-static PINGPONG: View = View {
+const PINGPONG: View = View {
     point: PAIR,
     figures: &[
         figure!("p50 ns", 0, "rtt_ns_p50")
@@ -111,7 +109,7 @@ static PINGPONG: View = View {
         figure!("p99.9 ns", 0, "rtt_ns_p999"),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
     ],
-    plot: Plot { along: &["bytes"], figures: &["p50 ns"] },
+    plotted: &["p50 ns"],
     notes: pair_notes,
     ..View::new(
         "Round trips between two processes: medians; x tcp: how many times as fast as blocking TCP; limit: two bare cache \
@@ -122,7 +120,7 @@ static PINGPONG: View = View {
 };
 
 /// Messages in one direction over one transport.
-static STREAM: View = View {
+const STREAM: View = View {
     point: PAIR,
     figures: &[
         figure!("MB/s", 1, "bytes_per_s", 1e-6)
@@ -132,7 +130,7 @@ static STREAM: View = View {
         figure!("msg/s", 0, "messages_per_s").more(),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
     ],
-    plot: Plot { along: &["bytes"], figures: &["MB/s"] },
+    plotted: &["MB/s"],
     notes: pair_notes,
     ..View::new(
         "Streams between two processes: medians; limit: one core copies into a shared buffer, another one out of it",
@@ -150,7 +148,7 @@ const TCP_RATIO: Ratio = Ratio::to("ratio", &[&["tcp"]]);
 /// A server over one transport. Latencies are the client's own, of a pipeline those of all its
 /// requests. CPU time is that of all processes of the server, or of the client, over the requests.
 /// `promoted`: connections, as the client's library counts them.
-pub static APPS: View = View {
+pub const APPS: View = View {
     point: &[key!("placement"), key!("app"), key!("operation"), key!("connections"), LOOP],
     figures: &[
         figure!("requests/s", 0, "requests_per_s")
@@ -164,7 +162,7 @@ pub static APPS: View = View {
         figure!("client ns", 0, "client_cpu_ns_per_request").beside(&[TCP_RATIO]),
         figure!("promoted", 0, "promoted"),
     ],
-    plot: Plot { along: &["connections"], figures: &["requests/s"] },
+    plotted: &["requests/s"],
     ..View::new(
         "Programs, plain and with the library: medians; ratios to plain TCP; open loop: at half of what plain TCP bore",
         "app",
@@ -174,7 +172,7 @@ pub static APPS: View = View {
 
 /// What the library costs a program that it does nothing for; `ns`: the median time of one call, or of
 /// one run of true(1).
-static OVERHEAD: View = View {
+const OVERHEAD: View = View {
     point: &[key!("cost")],
     figures: &[figure!("ns", 1, "ns")
         .over(Over::Range)
@@ -189,7 +187,7 @@ static OVERHEAD: View = View {
 /// A call at one number of ready sockets. `receive_calls`: calls to receive, or to send;
 /// `cpu_ns_per_packet`: the server's time from the look for messages to the last one; latencies from
 /// the end of a burst's sending. With `udp-send`, recvmsg stands for sendmsg, and so on.
-static MMSG: View = View {
+const MMSG: View = View {
     point: &[key!("traffic"), key!("ready")],
     figures: &[
         figure!("calls/msg", 3, "receive_calls" / "packets")
@@ -204,7 +202,7 @@ static MMSG: View = View {
         figure!("p50 us", 1, "p50_us"),
         figure!("p99 us", 1, "p99_us"),
     ],
-    plot: Plot { along: &["ready"], figures: &["ns/msg"] },
+    plotted: &["ns/msg"],
     ..View::new(
         "Small messages on many sockets: medians; ratio: to the better of recvmsg and recvmmsg of a round",
         "measurement",
@@ -214,7 +212,7 @@ static MMSG: View = View {
 
 /// A server under a load; a unit is a connection, a transaction, or in bulk a MiB. `both_busy_ns`: time
 /// in which the CPUs of both were not idle, right if nothing else runs. Packets and calls: of a stack.
-static TCP: View = View {
+const TCP: View = View {
     point: &[key!("row")],
     figures: &[
         figure!("rate", 0, "rate").more().beside(&[REFERENCE]),
@@ -240,7 +238,7 @@ const REFERENCE: Ratio = Ratio::to("ratio", &[&["kernel"], &["smoltcp"], &["stac
 
 /// How two stacks share the connections of one device: `unowned` segments came to the one that does not
 /// have their connection.
-static SHARE: View = View {
+const SHARE: View = View {
     figures: &[
         Figure::new("first stack %", 1, |one| {
             let accepted = counts(one, "accepted", "");
@@ -256,7 +254,7 @@ static SHARE: View = View {
 
 /// A sender and a receiver on a path. `seconds_SIZE`: from the begin of the connection to the last byte.
 /// `again`, `lost`: bytes of payload that were sent again, and that the path lost.
-static PATH: View = View {
+const PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[
         Figure::new("MB/s", 2, |one| Some(10.0 / one.number("seconds_10m")?))
@@ -278,7 +276,7 @@ static PATH: View = View {
 const CUBIC: Ratio = Ratio::to("x cubic", &[&["cubic"]]).times();
 
 /// A sender beside another one on a bottleneck.
-static SHARED_PATH: View = View {
+const SHARED_PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[
         figure!("share %", 1, "share", 100.0).over(Over::Range),
@@ -288,7 +286,7 @@ static SHARED_PATH: View = View {
 };
 
 /// Honest clients of a sender that is flooded with SYNs.
-static FLOODED_PATH: View = View {
+const FLOODED_PATH: View = View {
     point: &[key!("path", "row")],
     figures: &[figure!("served %", 1, "served", 100.0).over(Over::Range)],
     ..View::new("Clients that are served beside a flood of SYNs", "flooded-path", "ends")
@@ -297,7 +295,7 @@ static FLOODED_PATH: View = View {
 /// A listener of a server. Latencies are of answered requests, from when their connection was due.
 /// `slow`: more than 10 ms, `stuck`: more than 400 ms. `workers`: what each accepted, and what of that
 /// on the CPU of the SYN.
-static LISTEN: View = View {
+const LISTEN: View = View {
     point: &[key!("case"), key!("program")],
     figures: &[
         figure!("conn/s", 0, "connections_per_s")
@@ -325,18 +323,6 @@ static LISTEN: View = View {
         "variant",
     )
 };
-
-static SEGMENT: View = View {
-    point: &[key!("payload"), key!("checksums")],
-    ..View::new("A segment in the user-level TCP and in smoltcp", "segment", "")
-};
-static FLOWS: View =
-    View { point: &[key!("payload")], ..View::new("A segment among many connections", "flows", "") };
-static THREADS: View = View::new("Segments of one thread and of two", "threads", "");
-static IDLE: View = View::new("Idle connections", "idle", "");
-static COST: View = View::new("A promotion", "cost", "");
-static LOAD: View = View::new("A busy connection beside promotions", "load", "");
-static MEMORY: View = View::new("Memory of promoted connections", "memory", "");
 
 const LOOP: Key = Key {
     heading: "loop",

@@ -158,22 +158,21 @@ fn once_right_then(stream: &mut TcpStream, server: &Server, other: &[u8]) {
 
 #[test]
 fn a_server_of_other_words_is_refused_at_once() {
-    let server = Server::start(|stream, _| {
-        let _ = stream.read(&mut [0; 256]);
-        let _ = stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
-    });
-    let error = load::run(&options(&server, Request::Http), Duration::ZERO).unwrap_err();
-    assert!(error.to_string().contains("503"), "{error}");
+    let other: [fn(&mut TcpStream, &Server); 3] = [
+        |stream, _| answer_once(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
+        |stream, _| answer_once(stream, "HTTP/1.1 200 with 503 bytes\r\n\r\n"),
+        |stream, _| answer_once(stream, "HTTP/1.1 200 and 503\r\ncontent-length: 5\r\n\r\nhello!"),
+    ];
+    for serve in other {
+        let server = Server::start(serve);
+        let error = load::run(&options(&server, Request::HttpOnce), Duration::ZERO).unwrap_err();
+        assert!(matches!(&error, LoadError::Answer(line) if line.contains("503")), "{error:?}");
+    }
 }
 
-#[test]
-fn what_is_asked_instead_has_no_latency() {
-    let server = Server::start(answer_all);
-    let instead = Some((2, Request::Echo(SIZE)));
-    let asked = Options { instead, rate: Some(RATE as f64), ..options(&server, Request::Echo(SIZE)) };
-    let outcome = load::run(&asked, WINDOW).unwrap();
-    assert_eq!(outcome.latencies.len(), due(WINDOW) / 2);
-    assert!(outcome.answered > outcome.latencies.len());
+fn answer_once(stream: &mut TcpStream, answer: &str) {
+    let _ = stream.read(&mut [0; 256]);
+    let _ = stream.write_all(answer.as_bytes());
 }
 
 /// Requests due in some time.
@@ -214,7 +213,6 @@ fn options(server: &Server, request: Request) -> Options {
         engine: Engine::Epoll,
         target: Target::Tcp(server.address),
         request,
-        instead: None,
         lifetime: Connections::Kept,
         connections: CONNECTIONS,
         active: CONNECTIONS,

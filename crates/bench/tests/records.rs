@@ -29,10 +29,12 @@ fn published_results_give_their_tables_and_plots() {
             for record in measured.iter().filter(|record| view.shows(record)) {
                 assert!(text.contains(&record.text(view.subject)), "{name}: {record:?}");
             }
-            if !view.plot.along.is_empty() {
+            if !view.plotted.is_empty() {
                 bench::plot::draw(&records, &picture).unwrap();
                 let svg = fs::read_to_string(&picture).unwrap();
-                assert!(view.plot.figures.iter().all(|figure| svg.contains(figure)), "{name}");
+                assert!(view.plotted.iter().all(|figure| svg.contains(figure)), "{name}");
+                assert!(measured.iter().all(|record| svg.contains(&record.text(view.subject))), "{name}");
+                assert!(svg.contains("<circle"), "{name}");
             }
         }
         files += 1;
@@ -40,24 +42,46 @@ fn published_results_give_their_tables_and_plots() {
     assert!(files > 30, "{files} files");
 }
 
-/// Figures that documents quote, by the files' own tables of then.
+/// Figures that documents quote, by the files' own tables of then: medians, also of even numbers of rounds (listen); ratios
+/// to the better baseline of a round, and to others where one was not measured (tcp).
 #[test]
 fn published_medians_are_what_they_were() {
     for (file, row, figures) in [
         ("rpc/transactions", "1 megapipe-uring 8301 8192..8410 ", " 88856 1.41 2879 "),
+        ("rpc/transactions", "1 epoll-shared 8896 8728..9082 1.001 1.000..1.021 ", ""),
+        ("rpc/transactions", "1 tokio 9061 8981..10119 1.021 ", ""),
         ("promotion/pingpong", "8 promoted 187 159..210 ", " 360 840 261 "),
         ("promotion/stream", "64 unix 80.6 60.5..84.1 ", " 1259759 1547 "),
+        ("promotion/stream", "64 promoted 2272.5 1551.6..2878.2 118 ", ""),
         ("apps/apps", "redis get 1 megapipe 813962 719473..862935 ", " 7.0 "),
         ("mmsg/receive", "1 stateful 2.027 ", " 697 677..736 0.729 "),
         ("tcp/all", "short stack 53284 ", " 18.28 "),
+        ("tcp/all", "thousand stack 244057 1.836 4.00 0.537 ", ""),
+        ("tcp/all", "two-short two-stacks 34386 1.021 23.65 1.084 ", ""),
         ("listen/short", "nginx reuseport 16496 0.980 ", " 3.50 7.66 7.48..7.82 47 0 0 "),
     ] {
         let file = root().join(format!("bench-results/{file}.jsonl"));
-        let text = table::render(&record::read(&file).unwrap());
-        let words = |line: &str| format!("{} ", line.split_whitespace().collect::<Vec<_>>().join(" "));
-        let found = text.lines().map(words).any(|line| line.starts_with(row) && line.contains(figures));
-        assert!(found, "{}: {row}\n{text}", file.display());
+        assert_shows(&record::read(&file).unwrap(), row, figures);
     }
+}
+
+fn assert_shows(records: &[Record], row: &str, figures: &str) {
+    let text = table::render(records);
+    let words = |line: &str| format!("{} ", line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let found = text.lines().map(words).any(|line| line.starts_with(row) && line.contains(figures));
+    assert!(found, "{row}\n{text}");
+}
+
+/// Each round of a file that is joined from two is compared with that of its own run.
+#[test]
+fn joined_files_have_a_round_twice() {
+    let mut records = record::read(&root().join("bench-results/mmsg/receive.jsonl")).unwrap();
+    let slower = |record: &Record| {
+        let ns = record.number("cpu_ns_per_packet")? * 2.0;
+        Some(record.clone().with(serde_json::json!({ "cpu_ns_per_packet": ns })))
+    };
+    records.extend(records.iter().filter_map(slower).collect::<Vec<_>>());
+    assert_shows(&records, "1 stateful 2.027 ", " 677..1473 0.729 0.629..0.739 ");
 }
 
 #[test]
@@ -73,10 +97,15 @@ fn a_part_of_the_records_of_a_run_can_be_shown() {
     assert!(text.contains("app redis, operation get") && text.contains("megapipe"), "{text}");
     let svg = fs::read_to_string(&picture).unwrap();
     assert!(svg.contains("app redis, operation get") && !svg.contains("nginx"), "{svg}");
-    for (file, words) in
-        [("/nonexistent", "name a file that --json wrote"), ("Cargo.toml", "line 1 is not a record")]
-    {
-        let output = bench(&[file]);
+    // Three transports on three numbers of connections.
+    assert_eq!(svg.matches("<circle").count(), 9, "{svg}");
+    let none = ["bench-results/apps/apps.jsonl", "--only", "app=none", "--plot", "/nonexistent/plot.svg"];
+    for (arguments, words) in [
+        (&["/nonexistent"][..], "name a file that --json wrote"),
+        (&["Cargo.toml"], "line 1 is not a record"),
+        (&none, "nothing was measured that has a plot"),
+    ] {
+        let output = bench(arguments);
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8(output.stderr).unwrap().contains(words));
     }

@@ -5,8 +5,7 @@ use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Nothing takes nearly as long, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use testkit::process::{PATIENCE, until};
 
 struct Server {
     child: Child,
@@ -302,14 +301,8 @@ impl Server {
 
     /// Waits for the end, which must be a success.
     fn ends(&mut self) {
-        let start = std::time::Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return assert!(status.success(), "{status}");
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let status = until("the end of the server", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
     }
 }
 

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
-use super::output::{self, Report, report};
+use super::output::{self, report};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::Reason;
-use crate::load::{self, Connections, Engine, Options, Request, Target};
+use crate::load::{self, Connections, Engine, Options, Report, Request, Target};
 use crate::part;
 use crate::process::{Process, cpu_of_ended_children};
 
@@ -173,7 +173,6 @@ impl Run<'_> {
             engine: Engine::Epoll, // by calls that a preload library sees
             target: self.server.target.clone(),
             request,
-            instead: None,
             lifetime: Connections::Kept,
             connections,
             active: if self.case.operation == Operation::Idle { IDLE_ACTIVE } else { connections },
@@ -186,19 +185,7 @@ impl Run<'_> {
         let patience = if self.rate.is_some() { self.window } else { Duration::ZERO };
         let mut command = self.site.command(program, Part::Client);
         command.args(part::Part::arguments(&load::Task { options, patience }));
-        self.run(command, |text| {
-            let load: load::Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            let [p50_us, p99_us, p999_us] = load.quantiles_us;
-            let requests_per_s = load.answered_in_window as f64 / self.window.as_secs_f64();
-            Ok(Report {
-                requests_per_s,
-                requests: load.answered as f64,
-                p50_us,
-                p99_us,
-                p999_us,
-                cpu_s: None,
-            })
-        })
+        self.run(command, report)
     }
 
     /// Runs it to its end.

@@ -1,23 +1,6 @@
 //! What the clients print, made into figures.
 
-use serde::{Deserialize, Serialize};
-
-/// What a client measured. Our own print it as JSON.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// Requests per second in the time that the client counts.
-    pub requests_per_s: f64,
-    /// All that it made, to share its CPU time among.
-    pub requests: f64,
-    /// The median time of a request, microseconds.
-    pub p50_us: Option<f64>,
-    /// The 99th percentile.
-    pub p99_us: Option<f64>,
-    /// The 99.9th percentile.
-    pub p999_us: Option<f64>,
-    /// Its own CPU time for these requests, seconds, where its start is no small part.
-    pub cpu_s: Option<f64>,
-}
+use crate::load::Report;
 
 /// What our own clients print.
 pub(super) fn report(text: &str) -> Result<Report, String> {
@@ -86,7 +69,8 @@ pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) ->
     match (value("tps ="), value("number of transactions actually processed:")) {
         (Some(requests_per_s), Some(requests)) => {
             let p999_us = at(0.999).filter(|_| times.len() >= 1000); // else it would be their maximum
-            Ok(Report { requests_per_s, requests, p50_us: at(0.5), p99_us: at(0.99), p999_us, cpu_s: None })
+            let (p50_us, p99_us) = (at(0.5), at(0.99));
+            Ok(Report { requests_per_s, requests, p50_us, p99_us, p999_us, ..Report::default() })
         }
         _ => Err(unknown("pgbench", text)),
     }

@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{HANG, Variant, WORKERS};
 use crate::Reason;
-use crate::part::Part;
+use crate::part::{self, Part};
 use crate::peer::megapipe::accepting;
 
 /// How the server is to be.
@@ -53,18 +53,12 @@ impl Part for Task {
         let (made, first) = mpsc::channel();
         for number in 0..WORKERS {
             let (task, socket, made) = (self.clone(), socket.clone(), made.clone());
-            thread::Builder::new().name(thread_name(number)).spawn(move || {
-                let served = Worker::new(&task, &socket, number).and_then(|worker| {
-                    if number == 0 {
-                        made.send(worker.channel.waker())?;
-                    }
-                    worker.serve()
-                });
-                if let Err(error) = served {
-                    eprintln!("{error}");
-                    // A server that lost a thread must not be measured as if it were whole.
-                    std::process::exit(1);
+            part::start_thread(thread_name(number), move || {
+                let worker = Worker::new(&task, &socket, number)?;
+                if number == 0 {
+                    made.send(worker.channel.waker())?;
                 }
+                worker.serve()
             })?;
         }
         let waker = first.recv()?;

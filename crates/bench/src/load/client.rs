@@ -11,10 +11,10 @@ use super::{CHECK_INTERVAL, Connections, LoadError, Meter, Options, Outcome, Sch
 /// What carries requests.
 pub(super) trait Wire {
     /// Connects, and sends the first request, or will once the connection is there.
-    fn open(&mut self, index: usize, request: &[u8]) -> io::Result<()>;
+    fn open(&mut self, index: usize) -> io::Result<()>;
 
     /// Sends a request, or will send what finds no room.
-    fn send(&mut self, index: usize, request: &[u8]) -> io::Result<()>;
+    fn send(&mut self, index: usize) -> io::Result<()>;
 
     /// Ends the connection.
     fn close(&mut self, index: usize) -> io::Result<()>;
@@ -23,8 +23,6 @@ pub(super) trait Wire {
 /// A thread's connections, what they wait for, and what is due on them.
 pub(super) struct Client<'load> {
     pub(super) options: &'load Options,
-    pub(super) request: Vec<u8>,
-    instead: Option<(u64, Vec<u8>)>,
     answer: Answer,
     schedule: Schedule,
     meter: Meter,
@@ -37,13 +35,10 @@ pub(super) struct Client<'load> {
 struct Connection {
     /// Requests left on it; none while it is closed.
     left: u32,
-    /// Whether a request is under way, and whether it is the one that is asked instead.
-    busy: bool,
-    instead: bool,
+    /// From when the latency of the request counts that is under way.
+    since: Option<u64>,
     /// Bytes of the answer so far.
     received: usize,
-    /// From when the request's latency counts.
-    since: u64,
 }
 
 impl<'load> Client<'load> {
@@ -52,22 +47,14 @@ impl<'load> Client<'load> {
         numbers: &Range<usize>,
         meter: Meter,
     ) -> Result<Self, LoadError> {
-        let answer = options.request.answer(&options.target)?;
         let left = if options.lifetime == Connections::Kept { u32::MAX } else { 0 };
-        let connection = Connection { left, busy: false, instead: false, received: 0, since: 0 };
+        let end = meter.end().map_or(u64::MAX, |(end, _)| end);
         Ok(Self {
             options,
-            request: options.request.bytes(),
-            instead: options.instead.map(|(every, request)| (every, request.bytes())),
-            answer,
-            schedule: Schedule::new(
-                (options.connections, options.active),
-                options.rate,
-                numbers,
-                meter.end().map_or(u64::MAX, |(end, _)| end),
-            ),
+            answer: options.request.answer(&options.target)?,
+            schedule: Schedule::new((options.connections, options.active), options.rate, numbers, end),
             meter,
-            connections: vec![connection; numbers.len()],
+            connections: vec![Connection { left, since: None, received: 0 }; numbers.len()],
             resting: (0..numbers.len()).collect(),
         })
     }
@@ -80,7 +67,7 @@ impl<'load> Client<'load> {
     /// Waits for the start of the load, and begins it.
     pub(super) fn start(&mut self, wire: &mut impl Wire) -> Result<(), LoadError> {
         self.meter.start();
-        self.begin_due(wire, self.meter.now()).map(drop)
+        self.turn(wire, true)
     }
 
     /// Whether the load was stopped, or has ended by itself.
@@ -109,42 +96,36 @@ impl<'load> Client<'load> {
         }
     }
 
-    /// Ends a turn of the thread's loop, in which something was received or not: begins what has become due.
-    pub(super) fn turn(&mut self, wire: &mut impl Wire, worked: bool) -> Result<(), LoadError> {
-        let begun = match self.resting.is_empty() {
-            true => false,
-            false => self.begin_due(wire, self.meter.now())?,
-        };
+    /// Ends a turn of the thread's loop, in which something was received or not: begins all that has become due and
+    /// has a connection, each of which is tried once.
+    pub(super) fn turn(&mut self, wire: &mut impl Wire, mut worked: bool) -> Result<(), LoadError> {
+        if !self.resting.is_empty() {
+            let now = self.meter.now();
+            for _ in 0..self.resting.len() {
+                if !self.begin(wire, now, 0)? {
+                    break;
+                }
+                worked = true;
+            }
+        }
         if self.options.spin && self.is_paced() {
-            self.meter.turn(worked || begun);
+            self.meter.turn(worked);
         }
         Ok(())
     }
 
-    /// Begins all that is due and has a connection, each of which is tried once; whether there was any.
-    fn begin_due(&mut self, wire: &mut impl Wire, now: u64) -> Result<bool, LoadError> {
-        let begun = self.schedule.begun();
-        for _ in 0..self.resting.len() {
-            let Some(since) = self.schedule.next(now) else { break };
-            if self.is_paced() {
-                self.meter.late(since, now);
-            }
-            self.begin(wire, since)?;
-        }
-        Ok(self.schedule.begun() > begun)
-    }
-
-    /// Begins a request on the connection that has rested longest.
+    /// Begins a request on the connection that has rested longest, if one is due; whether there was any. It is late by
+    /// the client's fault if more connections than `engaged` were free.
     #[inline]
-    fn begin(&mut self, wire: &mut impl Wire, since: u64) -> Result<(), LoadError> {
-        let Some(index) = self.resting.pop_front() else { return Ok(()) };
-        let instead = match &self.instead {
-            Some((every, _)) => self.schedule.begun().is_multiple_of(*every),
-            None => false,
-        };
-        let connection = &mut self.connections[index];
-        (connection.busy, connection.instead, connection.since) = (true, instead, since);
-        self.ask(wire, index)
+    fn begin(&mut self, wire: &mut impl Wire, now: u64, engaged: usize) -> Result<bool, LoadError> {
+        let Some(&index) = self.resting.front() else { return Ok(false) };
+        let Some(since) = self.schedule.next(now) else { return Ok(false) };
+        if self.is_paced() && self.resting.len() > engaged {
+            self.meter.late(since, now);
+        }
+        self.resting.pop_front();
+        self.connections[index].since = Some(since);
+        self.ask(wire, index).map(|()| true)
     }
 
     /// Sends the connection's request, on a new connection if the last one is over.
@@ -153,10 +134,6 @@ impl<'load> Client<'load> {
         loop {
             let connection = &mut self.connections[index];
             connection.received = 0;
-            let request = match &self.instead {
-                Some((_, request)) if connection.instead => request,
-                _ => &self.request,
-            };
             let asked = match connection.left {
                 0 => {
                     connection.left = match self.options.lifetime {
@@ -164,9 +141,9 @@ impl<'load> Client<'load> {
                         Connections::Short => 1,
                         Connections::Kept => u32::MAX,
                     };
-                    wire.open(index, request)
+                    wire.open(index)
                 }
-                _ => wire.send(index, request),
+                _ => wire.send(index),
             };
             let Err(error) = asked else { return Ok(()) };
             if !self.bear(wire, index, error)? {
@@ -185,9 +162,9 @@ impl<'load> Client<'load> {
         bytes: &[u8],
     ) -> Result<bool, LoadError> {
         let connection = &mut self.connections[index];
-        let arrived = match connection.busy {
-            true => self.answer.check(connection.received, count, bytes),
-            false => Arrived::Wrong,
+        let arrived = match connection.since {
+            Some(_) => self.answer.check(connection.received, count, bytes),
+            None => Arrived::Wrong,
         };
         connection.received += count;
         match arrived {
@@ -202,7 +179,7 @@ impl<'load> Client<'load> {
     pub(super) fn ended(&mut self, wire: &mut impl Wire, index: usize) -> Result<(), LoadError> {
         let connection = &self.connections[index];
         let whole = self.answer.closes
-            && connection.busy
+            && connection.since.is_some()
             && self.answer.check(connection.received, 0, &[]) == Arrived::Whole;
         match whole {
             true => self.answered(wire, index),
@@ -214,13 +191,12 @@ impl<'load> Client<'load> {
     fn answered(&mut self, wire: &mut impl Wire, index: usize) -> Result<(), LoadError> {
         let now = self.meter.now();
         let connection = &mut self.connections[index];
+        let since = connection.since.unwrap_or(now);
         // A closed loop has no time at which a request is due, only one of its answer.
-        let counted = if self.schedule.is_open() { connection.since } else { now };
-        self.meter.transaction(connection.since, now, (!connection.instead).then_some(counted));
+        self.meter.transaction(since, now, if self.schedule.is_open() { since } else { now });
         if self.options.lifetime != Connections::Kept {
             connection.left -= 1;
             if connection.left == 0 {
-                self.meter.connection();
                 wire.close(index).map_err(LoadError::Client)?;
             }
         }
@@ -236,7 +212,7 @@ impl<'load> Client<'load> {
         index: usize,
         error: io::Error,
     ) -> Result<(), LoadError> {
-        let busy = self.connections[index].busy;
+        let busy = self.connections[index].since.is_some();
         match self.bear(wire, index, error)? {
             true => self.ask(wire, index),
             false if busy => self.follow(wire, self.meter.now()),
@@ -249,9 +225,9 @@ impl<'load> Client<'load> {
         self.meter.failure(error, self.options.lifetime)?;
         self.connections[index].left = 0;
         wire.close(index).map_err(LoadError::Client)?;
-        let lasts = matches!(self.options.lifetime, Connections::Reset(_));
-        let again = self.connections[index].busy && lasts;
-        if self.connections[index].busy && !again {
+        let busy = self.connections[index].since.is_some();
+        let again = busy && matches!(self.options.lifetime, Connections::Reset(_));
+        if busy && !again {
             self.rest(index);
         }
         Ok(again)
@@ -259,20 +235,15 @@ impl<'load> Client<'load> {
 
     #[inline]
     fn rest(&mut self, index: usize) {
-        self.connections[index].busy = false;
+        self.connections[index].since = None;
         self.resting.push_back(index);
         self.schedule.ended();
     }
 
-    /// A request has ended: begins the next, if one is due. It is late by the server's fault, unless another
-    /// connection was free.
+    /// A request has ended, on a connection that is free by that: begins the next, if one is due.
     #[inline]
     fn follow(&mut self, wire: &mut impl Wire, now: u64) -> Result<(), LoadError> {
-        let Some(since) = self.schedule.next(now) else { return Ok(()) };
-        if self.is_paced() && self.resting.len() > 1 {
-            self.meter.late(since, now);
-        }
-        self.begin(wire, since)
+        self.begin(wire, now, 1).map(drop)
     }
 
     /// Whether a connection is open, as far as this side has done with it.
@@ -283,17 +254,12 @@ impl<'load> Client<'load> {
     /// What was recorded, with what is due and has no answer.
     pub(super) fn finish(mut self) -> Outcome {
         let now = self.meter.now();
-        let unfinished = self.connections.iter().filter(|connection| connection.busy).count();
+        let unfinished = self.connections.iter().filter_map(|connection| connection.since);
+        let count = unfinished.clone().count();
         if self.is_paced() {
-            for connection in self.connections.iter().filter(|connection| connection.busy) {
-                if !connection.instead {
-                    self.meter.unanswered(connection.since, now);
-                }
-            }
-            while let Some(since) = self.schedule.next(now) {
-                self.meter.unanswered(since, now);
-            }
+            let waiting = std::iter::from_fn(|| self.schedule.next(now));
+            unfinished.chain(waiting).for_each(|since| self.meter.unanswered(since, now));
         }
-        self.meter.finish(unfinished)
+        self.meter.finish(count)
     }
 }

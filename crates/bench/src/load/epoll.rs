@@ -65,6 +65,7 @@ fn advance(
 
 struct Sockets<'load> {
     options: &'load Options,
+    request: Vec<u8>,
     epoll: Epoll,
     slots: Vec<Slot>,
     /// For open loops: epoll_wait(2) alone counts whole milliseconds.
@@ -74,8 +75,8 @@ struct Sockets<'load> {
 #[derive(Default)]
 struct Slot {
     socket: Option<ClientSocket>,
-    /// What of the request the socket did not take yet.
-    unsent: Vec<u8>,
+    /// How much of the request the socket did not take yet.
+    unsent: usize,
     watches_output: bool,
 }
 
@@ -89,12 +90,14 @@ impl<'load> Sockets<'load> {
     fn new(client: &Client<'load>) -> io::Result<Self> {
         let options = client.options;
         let slots = (0..client.len()).map(|_| Slot::default()).collect();
-        let mut wire = Self { options, epoll: Epoll::new()?, slots, timer: None };
+        let request = options.request.bytes();
+        let mut wire = Self { options, request, epoll: Epoll::new()?, slots, timer: None };
         for index in 0..client.len() {
             match options.lifetime {
                 Connections::Kept => {
                     let socket = ClientSocket::blocking(&options.target, PATIENCE)?;
-                    wire.watch(index, socket.nonblocking()?, libc::EPOLLIN)?;
+                    socket.socket.set_nonblocking(true)?;
+                    wire.watch(index, socket, libc::EPOLLIN)?;
                 }
                 Connections::Reset(_) => {
                     let socket = ClientSocket::for_resets(&options.target)?;
@@ -129,34 +132,13 @@ impl<'load> Sockets<'load> {
     }
 
     /// Sends what is left of the request.
-    fn flush(&mut self, index: usize) -> io::Result<()> {
-        let unsent = std::mem::take(&mut self.slots[index].unsent);
-        if unsent.is_empty() { Ok(()) } else { self.send(index, &unsent) }
-    }
-}
-
-impl Wire for Sockets<'_> {
-    fn open(&mut self, index: usize, request: &[u8]) -> io::Result<()> {
-        if self.options.lifetime == Connections::Short {
-            let socket = ClientSocket::begun(&self.options.target)?;
-            self.watch(index, socket, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET)?;
-            self.slots[index].unsent = request.to_vec();
-            return Ok(());
-        }
-        if let Some(socket) = &self.slots[index].socket {
-            socket.connect()?;
-        }
-        self.send(index, request)
-    }
-
     #[inline]
-    fn send(&mut self, index: usize, mut request: &[u8]) -> io::Result<()> {
+    fn flush(&mut self, index: usize) -> io::Result<()> {
         let slot = &mut self.slots[index];
         let Some(socket) = &slot.socket else { return Err(io::ErrorKind::NotConnected.into()) };
-        while !request.is_empty() {
-            match socket.send(request) {
+        while slot.unsent > 0 {
+            match socket.send(&self.request[self.request.len() - slot.unsent..]) {
                 Ok(0) => {
-                    slot.unsent = request.to_vec();
                     if !std::mem::replace(&mut slot.watches_output, true) {
                         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
                         let descriptor = socket.as_raw_fd();
@@ -164,17 +146,38 @@ impl Wire for Sockets<'_> {
                     }
                     return Ok(());
                 }
-                Ok(count) => request = &request[count..],
+                Ok(count) => slot.unsent -= count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
+}
+
+impl Wire for Sockets<'_> {
+    fn open(&mut self, index: usize) -> io::Result<()> {
+        if self.options.lifetime == Connections::Short {
+            let socket = ClientSocket::new(&self.options.target)?;
+            socket.connect()?;
+            self.slots[index].unsent = self.request.len();
+            return self.watch(index, socket, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET);
+        }
+        if let Some(socket) = &self.slots[index].socket {
+            socket.connect()?;
+        }
+        self.send(index)
+    }
+
+    #[inline]
+    fn send(&mut self, index: usize) -> io::Result<()> {
+        self.slots[index].unsent = self.request.len();
+        self.flush(index)
+    }
 
     fn close(&mut self, index: usize) -> io::Result<()> {
         let slot = &mut self.slots[index];
-        slot.unsent.clear();
+        slot.unsent = 0;
         match (self.options.lifetime, &slot.socket) {
             (Connections::Reset(_), Some(socket)) => socket.reset(),
             _ => {
@@ -188,8 +191,8 @@ impl Wire for Sockets<'_> {
 /// Lets the timer expire in this time, once; what it had to report is gone.
 fn arm(timer: &OwnedFd, time: Duration) -> io::Result<()> {
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    let once = Itimerspec { it_interval: none, it_value: time };
+    let once =
+        Itimerspec { it_interval: none, it_value: Timespec::try_from(time).map_err(io::Error::other)? };
     timerfd_settime(timer.as_fd(), TimerfdTimerFlags::empty(), &once)?;
     Ok(())
 }

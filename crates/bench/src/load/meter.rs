@@ -2,19 +2,17 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Connections, LoadError, Outcome, START_INTERVAL};
+use super::{Connections, LoadError, Outcome};
 
 /// What the controller and the threads share.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) stop: AtomicBool,
-    /// Threads that could start.
-    pub(super) ready: AtomicUsize,
     /// When the load started; its clock counts from there.
     pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
@@ -28,7 +26,6 @@ impl Control {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         Self {
             stop: AtomicBool::new(false),
-            ready: AtomicUsize::new(0),
             epoch: OnceLock::new(),
             window: nanoseconds(warm_up)..nanoseconds(warm_up + window),
             patience: patience.map(nanoseconds),
@@ -46,7 +43,6 @@ impl Control {
 #[repr(align(128))]
 pub(super) struct Counts {
     pub(super) transactions: AtomicU64,
-    pub(super) connections: AtomicU64,
     pub(super) failures: AtomicU64,
     /// Nanoseconds of turns in which a thread that does not sleep found nothing to do.
     pub(super) spun: AtomicU64,
@@ -56,6 +52,8 @@ pub(super) struct Counts {
 pub(super) struct Meter {
     counts: Arc<Counts>,
     control: Arc<Control>,
+    /// Dropped when the thread could start.
+    ready: Option<Sender<()>>,
     /// The control's, once the load has started.
     epoch: Instant,
     outcome: Outcome,
@@ -64,8 +62,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(counts: Arc<Counts>, control: Arc<Control>) -> Self {
-        Self { counts, control, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
+    pub(super) fn new(counts: Arc<Counts>, control: Arc<Control>, ready: Option<Sender<()>>) -> Self {
+        Self { counts, control, ready, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
     }
 
     /// Waits for the start of the load; one that ends by itself also starts by itself.
@@ -73,14 +71,8 @@ impl Meter {
         if self.control.patience.is_some() {
             self.control.epoch.get_or_init(Instant::now);
         }
-        self.control.ready.fetch_add(1, Ordering::Relaxed);
-        while !self.is_stopped() {
-            if let Some(&epoch) = self.control.epoch.get() {
-                self.epoch = epoch;
-                return;
-            }
-            thread::sleep(START_INTERVAL);
-        }
+        self.ready = None;
+        self.epoch = *self.control.epoch.wait();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -115,23 +107,19 @@ impl Meter {
         }
     }
 
-    /// A request is answered. Its latency belongs to the window by `counted`, and is recorded unless it is none.
+    /// A request is answered. Its latency belongs to the window by `counted`.
     #[inline]
-    pub(super) fn transaction(&mut self, began: u64, now: u64, counted: Option<u64>) {
+    pub(super) fn transaction(&mut self, since: u64, now: u64, counted: u64) {
         add(&self.counts.transactions, 1);
         let window = &self.control.window;
         self.outcome.answered_in_window += u64::from(window.contains(&now));
-        if counted.is_some_and(|moment| window.contains(&moment)) {
-            self.outcome.latencies.saturating_record(now - began);
+        if window.contains(&counted) {
+            self.outcome.latencies.saturating_record(now - since);
         }
     }
 
     pub(super) fn bytes(&self, count: usize) {
         add(&self.counts.transactions, count as u64);
-    }
-
-    pub(super) fn connection(&self) {
-        add(&self.counts.connections, 1);
     }
 
     /// Counts a failed connection; one too many ends the thread.

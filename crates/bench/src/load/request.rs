@@ -1,6 +1,6 @@
 //! What is asked of a server, and what its answers have to be.
 
-use std::io;
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,8 +89,8 @@ impl Request {
         Ok(match self {
             Request::Echo(length) => Answer { start: Vec::new(), length, closes: false },
             Request::Upload(_) | Request::Download(_) => whole(""),
-            Request::MemcachedSet => whole("STORED\r\n"),
-            Request::RedisSet => whole("+OK\r\n"),
+            Request::MemcachedSet => whole(STORED),
+            Request::RedisSet => whole(OK),
             Request::MemcachedGet => {
                 Request::MemcachedSet.ask(target)?;
                 whole(&format!("VALUE key 0 64\r\n{VALUE}\r\nEND\r\n"))
@@ -107,80 +107,56 @@ impl Request {
         })
     }
 
-    /// Asks once, and returns the answer.
+    /// Asks once, and returns the answer: a line, or a response of HTTP.
     fn ask(self, target: &Target) -> Result<Vec<u8>, LoadError> {
         let failed = |error| LoadError::Server(1, error);
-        let socket = ClientSocket::blocking(target, PATIENCE).map_err(failed)?;
-        socket.send_all(&self.bytes()).map_err(failed)?;
+        let ClientSocket { socket, .. } = ClientSocket::blocking(target, PATIENCE).map_err(failed)?;
+        (&socket).write_all(&self.bytes()).map_err(failed)?;
+        let mut reader = BufReader::new(socket.take(MOST));
         let mut answer = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let count = socket.receive(&mut buffer).map_err(failed)?;
-            answer.extend_from_slice(&buffer[..count]);
-            match self.is_whole(&answer, count == 0) {
-                Some(true) => return Ok(answer),
-                Some(false) if count == 0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                Some(false) if answer.len() <= MOST => {}
-                _ => return Err(LoadError::Answer(first_line(&answer))),
+        let mut line = |answer: &mut Vec<u8>| {
+            let begin = answer.len();
+            match reader.read_until(b'\n', answer).map_err(failed)? {
+                0 => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                _ => Ok(String::from_utf8_lossy(&answer[begin..]).into_owned()),
             }
-        }
-    }
-
-    /// Whether an answer, of which this is here, is whole; `None` if it is none to this request.
-    fn is_whole(self, answer: &[u8], ended: bool) -> Option<bool> {
-        let fixed = |expected: &str| match expected.as_bytes().starts_with(answer) {
-            true => Some(answer.len() == expected.len()),
-            false => None,
         };
-        match self {
-            Request::MemcachedSet => fixed("STORED\r\n"),
-            Request::RedisSet => fixed("+OK\r\n"),
-            Request::Http | Request::HttpOnce | Request::HttpBlocking => {
-                let text = String::from_utf8_lossy(answer);
-                let status = text.split(' ').nth(1);
-                if text.len() >= STATUS_LINE && (!text.starts_with("HTTP/1.") || status != Some("200")) {
-                    return None;
-                }
-                let Some(head) = text.find("\r\n\r\n") else { return Some(false) };
-                let fields = text[..head].lines().filter_map(|line| line.split_once(':'));
-                let mut lengths = fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-                let length = head + 4 + lengths.next()?.1.trim().parse::<usize>().ok()?;
-                let is_there = answer.len() == length && (ended || self == Request::Http);
-                if answer.len() > length { None } else { Some(is_there) }
+        let first = line(&mut answer)?;
+        let refused = || LoadError::Answer(first.trim_end().chars().take(80).collect());
+        let is_right = match self {
+            Request::MemcachedSet if first == STORED => return Ok(answer),
+            Request::RedisSet if first == OK => return Ok(answer),
+            _ => first.starts_with("HTTP/1.") && first.split(' ').nth(1) == Some("200"),
+        };
+        if !is_right {
+            return Err(refused());
+        }
+        let mut length = None;
+        while let Some((name, value)) = line(&mut answer)?.split_once(':') {
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok();
             }
-            _ => None,
+        }
+        let mut body = vec![0; length.filter(|length| *length < MOST as usize).ok_or_else(refused)?];
+        reader.read_exact(&mut body).map_err(failed)?;
+        answer.append(&mut body);
+        match self {
+            Request::Http => Ok(answer),
+            _ if reader.read(&mut [0]).map_err(failed)? == 0 => Ok(answer),
+            _ => Err(refused()),
         }
     }
-}
-
-fn first_line(bytes: &[u8]) -> String {
-    let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
-    String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned()
 }
 
 /// What keys hold.
 const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
+/// The answers to a write.
+const STORED: &str = "STORED\r\n";
+const OK: &str = "+OK\r\n";
+
 /// Bytes of `HTTP/1.1 200 `.
 const STATUS_LINE: usize = 13;
 
 /// No answer is as long.
-const MOST: usize = 1 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn http_answers_end_where_they_say() {
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nServer: here\r\n\r\nhello";
-        for end in 0..answer.len() {
-            assert_eq!(Request::Http.is_whole(&answer[..end], false), Some(false), "{end}");
-        }
-        assert_eq!(Request::Http.is_whole(answer, false), Some(true));
-        assert_eq!(Request::HttpOnce.is_whole(answer, false), Some(false));
-        assert_eq!(Request::HttpOnce.is_whole(answer, true), Some(true));
-        assert_eq!(Request::Http.is_whole(&[answer, &b"!"[..]].concat(), false), None);
-        assert_eq!(Request::Http.is_whole(b"HTTP/1.1 503 Service Unavailable\r\n", false), None);
-    }
-}
+const MOST: u64 = 1 << 20;

@@ -41,11 +41,6 @@ impl Schedule {
         self.interval.is_some()
     }
 
-    /// Requests begun.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun
-    }
-
     /// When the next request of an open loop is due; `u64::MAX` if there is none.
     pub(super) fn due(&self) -> u64 {
         let due = |interval| (self.first + self.begun as f64 * interval) as u64;

@@ -1,6 +1,6 @@
 //! The client's sockets.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::Target;
 
 pub(super) struct ClientSocket {
-    socket: Socket,
+    pub(super) socket: Socket,
     target: SockAddr,
 }
 
 impl ClientSocket {
-    fn new(target: &Target, kind: Type) -> io::Result<Self> {
+    fn of(target: &Target, kind: Type) -> io::Result<Self> {
         let (domain, target) = match target {
             Target::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
             Target::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
@@ -28,24 +28,16 @@ impl ClientSocket {
 
     /// A connection that is there, whose calls wait so long at most.
     pub(super) fn blocking(target: &Target, patience: Duration) -> io::Result<Self> {
-        let socket = Self::new(target, Type::STREAM)?;
+        let socket = Self::of(target, Type::STREAM)?;
         socket.connect()?;
         socket.socket.set_read_timeout(Some(patience))?;
         socket.socket.set_write_timeout(Some(patience))?;
         Ok(socket)
     }
 
-    /// The same connection, whose calls do not wait.
-    pub(super) fn nonblocking(self) -> io::Result<Self> {
-        self.socket.set_nonblocking(true)?;
-        Ok(self)
-    }
-
-    /// A connection that is there soon.
-    pub(super) fn begun(target: &Target) -> io::Result<Self> {
-        let socket = Self::new(target, Type::STREAM.nonblocking())?;
-        socket.connect()?;
-        Ok(socket)
+    /// One that is to connect, and whose calls do not wait.
+    pub(super) fn new(target: &Target) -> io::Result<Self> {
+        Self::of(target, Type::STREAM.nonblocking())
     }
 
     /// A socket that connects again and again.
@@ -54,7 +46,7 @@ impl ClientSocket {
     /// SO_LINGER 0 does and leaves the socket ready to connect anew (connect(2); `tcp_disconnect` in
     /// the kernel). So a connection costs the client no new socket.
     pub(super) fn for_resets(target: &Target) -> io::Result<Self> {
-        let socket = Self::new(target, Type::STREAM.nonblocking())?;
+        let socket = Self::new(target)?;
         socket.socket.set_linger(Some(Duration::ZERO))?; // RST also when the load stops
         Ok(socket)
     }
@@ -75,11 +67,6 @@ impl ClientSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             sent => sent,
         }
-    }
-
-    /// Sends all of `bytes`, on a connection whose calls wait.
-    pub(super) fn send_all(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.socket).write_all(bytes)
     }
 
     #[inline]

@@ -18,24 +18,30 @@ pub struct Task {
     pub patience: Duration,
 }
 
-/// What it prints.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// Requests that were answered.
-    pub(crate) answered: u64,
-    /// Those of them that were answered in the window.
-    pub(crate) answered_in_window: u64,
+/// What a client measured, which our own print as JSON.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Requests per second in the time that the client counts.
+    pub requests_per_s: f64,
+    /// All that were answered, to share its CPU time among.
+    pub requests: f64,
+    /// The median time of a request, microseconds.
+    pub p50_us: Option<f64>,
+    /// The 99th percentile; of fewer than 100 it would be the maximum, and is not given.
+    pub p99_us: Option<f64>,
+    /// The 99.9th percentile, of 1000 at least.
+    pub p999_us: Option<f64>,
+    /// Its own CPU time for these requests, seconds, where its start is no small part.
+    pub cpu_s: Option<f64>,
     /// Connections that failed.
-    pub(crate) failures: u64,
+    pub failures: u64,
     /// Requests under way at the end.
-    pub(crate) unfinished: usize,
-    /// Latencies of more than [`SLOW`].
-    pub(crate) slow: u64,
-    /// Latencies of more than [`STUCK`].
-    pub(crate) stuck: u64,
-    /// The 50th, 99th and 99.9th percentile of the latencies, microseconds; of fewer than 100 and 1000 the last ones
-    /// would be the maximum, and are not given.
-    pub(crate) quantiles_us: [Option<f64>; 3],
+    pub unfinished: usize,
+    /// Latencies of more than 10 ms.
+    pub slow: u64,
+    /// Latencies of more than 400 ms.
+    pub stuck: u64,
 }
 
 impl Part for Task {
@@ -46,17 +52,20 @@ impl Part for Task {
         let Outcome { latencies, answered, answered_in_window, failures, unfinished, .. } =
             super::run(&self.options, self.patience)?;
         let over = |time: Duration| latencies.len() - latencies.count_between(0, time.as_nanos() as u64);
-        let quantile = |(share, least)| {
+        let quantile = |share, least| {
             (latencies.len() >= least).then(|| latencies.value_at_quantile(share) as f64 / 1e3)
         };
         print(&Report {
-            answered,
-            answered_in_window,
+            requests_per_s: answered_in_window as f64 / self.options.window.as_secs_f64(),
+            requests: answered as f64,
+            p50_us: quantile(0.5, 0),
+            p99_us: quantile(0.99, 100),
+            p999_us: quantile(0.999, 1000),
+            cpu_s: None,
             failures,
             unfinished,
             slow: over(SLOW),
             stuck: over(STUCK),
-            quantiles_us: [(0.5, 0), (0.99, 100), (0.999, 1000)].map(quantile),
         })
     }
 }

@@ -46,15 +46,11 @@ fn run_on(client: &mut Client<'_>, wire: &mut Ring) -> Result<(), LoadError> {
 }
 
 fn complete(client: &mut Client<'_>, wire: &mut Ring, completion: &cqueue::Entry) -> Result<(), LoadError> {
-    let index = completion.user_data() as u32 as usize;
-    let result = completion.result();
-    if let Some(generation) = sender(completion.user_data()) {
-        // Sends complete only if they fail.
-        return match generation == wire.slots[index].generation {
-            true => client.failed(wire, index, io::Error::from_raw_os_error(-result)),
-            false => Ok(()),
-        };
+    if completion.user_data() == SEND {
+        return Ok(()); // It has failed, and so does the receive.
     }
+    let index = completion.user_data() as usize;
+    let result = completion.result();
     if let Some(buffer) = cqueue::buffer_select(completion.flags()) {
         wire.buffers.give_back(buffer);
     }
@@ -99,14 +95,12 @@ struct Slot {
     socket: ClientSocket,
     /// Whether the receive request is there; one that meets a closed connection ends.
     receiving: bool,
-    /// Counts the connections of this socket: a failed send of an earlier one means nothing.
-    generation: u32,
 }
 
 impl Ring {
     fn new(client: &Client<'_>) -> io::Result<Self> {
         let options = client.options;
-        if !matches!(options.lifetime, Connections::Reset(_)) || options.instead.is_some() {
+        if !matches!(options.lifetime, Connections::Reset(_)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let mut builder = builder(client.len());
@@ -114,13 +108,10 @@ impl Ring {
             builder.setup_taskrun_flag(); // says without a system call whether there is anything
         }
         let ring = builder.build(ENTRIES)?;
-        let request = client.request.clone();
+        let request = options.request.bytes();
         let size = BufferSize::of(request.len(), client.len());
         let buffers = BufferRing::register(&ring.submitter(), BUFFER_GROUP, size)?;
-        let slot = |_| {
-            let socket = ClientSocket::for_resets(&options.target)?;
-            Ok(Slot { socket, receiving: false, generation: 0 })
-        };
+        let slot = |_| Ok(Slot { socket: ClientSocket::for_resets(&options.target)?, receiving: false });
         let slots = (0..client.len()).map(slot).collect::<io::Result<Vec<_>>>()?;
         let descriptors = slots.iter().map(|slot| slot.socket.as_raw_fd());
         ring.submitter().register_files(&descriptors.collect::<Vec<_>>())?;
@@ -152,12 +143,11 @@ impl Ring {
     /// Sends the request from byte `from` on.
     fn send_from(&mut self, index: usize, from: usize) -> io::Result<()> {
         let rest = &self.request[from..];
-        let generation = u64::from(self.slots[index].generation | SENDS);
         let send = opcode::Send::new(Fixed(index as u32), rest.as_ptr(), rest.len() as u32)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
             .flags(Flags::SKIP_SUCCESS)
-            .user_data(generation << 32 | index as u64);
+            .user_data(SEND);
         self.push(send)
     }
 
@@ -186,26 +176,24 @@ impl Ring {
 
 impl Wire for Ring {
     /// Connects and sends the first request in the same breath, as any client does.
-    fn open(&mut self, index: usize, request: &[u8]) -> io::Result<()> {
+    fn open(&mut self, index: usize) -> io::Result<()> {
         let slot = &self.slots[index];
         slot.socket.connect()?;
-        let sent = slot.socket.send(request)?;
+        let sent = slot.socket.send(&self.request)?;
         if !slot.receiving {
             self.receive(index)?;
         }
-        if sent == request.len() { Ok(()) } else { self.send_from(index, sent) }
+        if sent == self.request.len() { Ok(()) } else { self.send_from(index, sent) }
     }
 
     #[inline]
-    fn send(&mut self, index: usize, _: &[u8]) -> io::Result<()> {
+    fn send(&mut self, index: usize) -> io::Result<()> {
         self.send_from(index, 0)
     }
 
     #[inline]
     fn close(&mut self, index: usize) -> io::Result<()> {
-        let slot = &mut self.slots[index];
-        slot.generation = slot.generation.wrapping_add(1) & !SENDS;
-        slot.socket.reset()
+        self.slots[index].socket.reset()
     }
 }
 
@@ -213,14 +201,8 @@ fn builder(connections: usize) -> Builder {
     ring::builder((connections as u32 * 4).max(512))
 }
 
-/// The generation of the connection that a send belongs to; none for a receive.
-fn sender(user_data: u64) -> Option<u32> {
-    let high = (user_data >> 32) as u32;
-    (high & SENDS != 0).then_some(high & !SENDS)
-}
-
-/// Marks sends in the upper half of the user data.
-const SENDS: u32 = 1 << 31;
+/// The user data of sends; a receive has its connection's place.
+const SEND: u64 = u64::MAX;
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;

@@ -41,26 +41,27 @@ impl Gate {
     /// Waits until so many bursts have been sent; the time at which the last one had been. None
     /// if the load has gone.
     pub(super) fn wait_sent(&self, bursts: u64) -> Option<u64> {
-        self.wait(SENT, bursts).then(|| self.0.word(SENT_AT).load(Ordering::Relaxed))
+        self.wait(SENT, bursts)?;
+        Some(self.0.word(SENT_AT).load(Ordering::Relaxed))
     }
 
-    /// Waits until so many bursts have been received; whether it came to that.
-    pub(super) fn wait_done(&self, bursts: u64) -> bool {
+    /// Waits until so many bursts have been received; none if the server has gone.
+    pub(super) fn wait_done(&self, bursts: u64) -> Option<()> {
         self.wait(DONE, bursts)
     }
 
-    fn wait(&self, word: usize, value: u64) -> bool {
+    fn wait(&self, word: usize, value: u64) -> Option<()> {
         let word = self.0.word(word);
         let began = Instant::now();
         loop {
             for _ in 0..1000 {
                 if word.load(Ordering::Acquire) >= value {
-                    return true;
+                    return Some(());
                 }
                 std::hint::spin_loop();
             }
             if began.elapsed() > PATIENCE {
-                return false;
+                return None;
             }
         }
     }

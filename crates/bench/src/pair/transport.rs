@@ -2,7 +2,7 @@
 //!
 //! A transport is a type with [`End`]: the controller makes the descriptors of both ends, each
 //! process takes its own over, and from then on sends and receives whole messages. A new one is a
-//! file below this module, a variant of [`Transport`] and a line in each `match` of this file.
+//! file below this module, a variant of [`Transport`] and a line in each `match` of this file that names all.
 
 use std::io;
 use std::net::TcpStream;
@@ -115,29 +115,30 @@ impl Transport {
         self != Transport::Cacheline || bytes <= CACHELINE_PAYLOAD
     }
 
-    pub(super) fn pair(self) -> io::Result<[Vec<OwnedFd>; 2]> {
+    /// What makes a connection, and what works at an end of one, compiled for this transport alone: no call of either
+    /// goes through a table.
+    fn calls(self) -> (Pair, Work) {
         match self {
-            Transport::Promoted => Promoted::pair(),
-            Transport::Tcp => Tcp::pair(),
-            Transport::TcpSpin => TcpSpin::pair(),
-            Transport::Unix => Unix::pair(),
-            Transport::Cacheline => Cacheline::pair(),
-            Transport::Memcpy => Copies::pair(),
+            Transport::Promoted => (Promoted::pair, side::work::<Promoted>),
+            Transport::Tcp => (Tcp::pair, side::work::<Tcp>),
+            Transport::TcpSpin => (TcpSpin::pair, side::work::<TcpSpin>),
+            Transport::Unix => (Unix::pair, side::work::<Unix>),
+            Transport::Cacheline => (Cacheline::pair, side::work::<Cacheline>),
+            Transport::Memcpy => (Copies::pair, side::work::<Copies>),
         }
     }
 
-    /// Attaches to this transport and works, compiled for it alone: no call goes through a table.
+    pub(super) fn pair(self) -> io::Result<[Vec<OwnedFd>; 2]> {
+        self.calls().0()
+    }
+
     pub(super) fn work(self, task: &Exchange, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
-        match self {
-            Transport::Promoted => side::work::<Promoted>(task, descriptors),
-            Transport::Tcp => side::work::<Tcp>(task, descriptors),
-            Transport::TcpSpin => side::work::<TcpSpin>(task, descriptors),
-            Transport::Unix => side::work::<Unix>(task, descriptors),
-            Transport::Cacheline => side::work::<Cacheline>(task, descriptors),
-            Transport::Memcpy => side::work::<Copies>(task, descriptors),
-        }
+        self.calls().1(task, descriptors)
     }
 }
+
+type Pair = fn() -> io::Result<[Vec<OwnedFd>; 2]>;
+type Work = fn(&Exchange, Vec<OwnedFd>) -> io::Result<Option<Figures>>;
 
 /// Memory of so many bytes, zeroed; two descriptors of it, one for each end.
 fn shared(size: usize) -> io::Result<[Vec<OwnedFd>; 2]> {

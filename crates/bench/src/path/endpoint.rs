@@ -105,28 +105,25 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Fetches what can be fetched in time.
+/// Fetches what can be fetched in time; what it did not get is missing in the answer.
 fn fetch(tcp: Tcp, from: SocketAddr, order: &Order) -> Answer {
-    let start = Instant::now();
+    let (start, most) = (Instant::now(), Duration::from_secs_f64(order.seconds));
     let mut bytes = 0;
-    // What it did not get is missing in the answer.
-    let _ = fetch_into(&mut bytes, tcp, from, order, start);
-    Answer { bytes, seconds: start.elapsed().as_secs_f64() }
-}
-
-fn fetch_into(bytes: &mut u64, tcp: Tcp, from: SocketAddr, order: &Order, start: Instant) -> io::Result<()> {
-    let most = Duration::from_secs_f64(order.seconds);
-    let mut stream = TcpStream::connect_timeout(&from, most)?;
-    sockopt::set_tcp_congestion(&stream, tcp.name())?;
-    stream.set_read_timeout(Some(most))?;
-    let wanted = order.bytes.unwrap_or(u64::MAX);
-    stream.write_all(&wanted.to_be_bytes())?;
-    let mut piece = vec![0; 1 << 20];
-    while *bytes < wanted && start.elapsed() < most {
-        match stream.read(&mut piece)? {
-            0 => break,
-            len => *bytes += len as u64,
+    let mut fetch = || -> io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&from, most)?;
+        sockopt::set_tcp_congestion(&stream, tcp.name())?;
+        stream.set_read_timeout(Some(most))?;
+        let wanted = order.bytes.unwrap_or(u64::MAX);
+        stream.write_all(&wanted.to_be_bytes())?;
+        let mut piece = vec![0; 1 << 20];
+        while bytes < wanted && start.elapsed() < most {
+            match stream.read(&mut piece)? {
+                0 => break,
+                len => bytes += len as u64,
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    let _ = fetch();
+    Answer { bytes, seconds: start.elapsed().as_secs_f64() }
 }

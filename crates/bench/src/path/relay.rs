@@ -105,10 +105,7 @@ impl Relay {
             let due = [near.deadline(), far.deadline()].into_iter().flatten().min();
             let due = due.into_iter().chain(flood.next(origin.elapsed())).min();
             let wait = due.map(|due| due.saturating_sub(origin.elapsed()));
-            let wait = wait.map(|wait| Timespec {
-                tv_sec: wait.as_secs() as i64,
-                tv_nsec: i64::from(wait.subsec_nanos()),
-            });
+            let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
             let stdin = rustix::stdio::stdin();
             let mut ready = [
                 PollFd::from_borrowed_fd(near.device().tun.as_fd(), PollFlags::IN),

@@ -1,12 +1,11 @@
 //! Megapipe's own TCP: a channel on each queue of one TUN device.
 
 use std::convert::Infallible;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::thread;
 
 use megapipe::packet::group::Queue;
 use megapipe::tcp::Prefix;
@@ -30,34 +29,27 @@ pub(super) struct Counts {
     pub(super) turns: u64,
     /// System calls on the data path.
     pub(super) calls: u64,
-    /// Segments that belonged to none of its connections.
-    pub(super) unowned: u64,
-    /// Connections that it accepted.
-    pub(super) accepted: u64,
 }
 
 /// [`Counts`] as one thread writes them and another reads them: in a cache line pair of their own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Shared([AtomicU64; 5]);
+struct Shared([AtomicU64; 3]);
 
 impl Shared {
-    fn publish(&self, stats: &Stats, accepted: u64) {
-        let now = [stats.packets_received, stats.turns, stats.system_calls, stats.segments_unowned, accepted];
+    fn publish(&self, stats: &Stats) {
+        let now = [stats.packets_received, stats.turns, stats.system_calls];
         self.0.iter().zip(now).for_each(|(shared, value)| shared.store(value, Relaxed));
     }
 
     fn counts(&self) -> Counts {
-        let [received, turns, calls, unowned, accepted] = [0, 1, 2, 3, 4].map(|at| self.0[at].load(Relaxed));
-        Counts { received, turns, calls, unowned, accepted }
+        let [received, turns, calls] = [0, 1, 2].map(|at| self.0[at].load(Relaxed));
+        Counts { received, turns, calls }
     }
 }
 
 /// Standard input, on which each byte asks for the counts.
 const CONTROL: u64 = u64::MAX;
-
-/// The cookie of a listener.
-const LISTENER: u64 = u64::MAX - 1;
 
 /// Serves on each queue, the first on this thread.
 pub(super) fn run(
@@ -75,13 +67,9 @@ pub(super) fn run(
     for ((queue, &cpu), thread) in queues.zip(&cpus[1..]).zip(1..) {
         let (worker, networks) = (worker(thread), networks.to_vec());
         let (tell, started) = mpsc::channel();
-        thread::Builder::new().spawn(move || {
-            let Err(error) = cpu::pin(&[cpu])
-                .map_err(Reason::from)
-                .and_then(|()| worker.run(queue, networks, move || drop(tell)));
-            // A server that lost a thread must not be measured as if it were whole.
-            eprintln!("{}", crate::with_causes(&*error));
-            std::process::exit(1);
+        part::start_thread("worker", move || {
+            cpu::pin(&[cpu])?;
+            match worker.run(queue, networks, move || drop(tell))? {}
         })?;
         // Ends when the thread drops its end: it listens.
         let _: Result<(), _> = started.recv();
@@ -114,7 +102,7 @@ impl Worker {
         };
         let mut channel = Channel::new(config)?;
         channel.attach(stack)?;
-        let listener = channel.listen_on(self.address, BACKLOG, LISTENER)?;
+        let listener = channel.listen_on(self.address, BACKLOG, 0)?;
         channel.set_nodelay(listener, true)?;
         channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
         if self.thread == 0 {
@@ -125,37 +113,24 @@ impl Worker {
         ready();
         let mut server = Server::new(channel, vec![b'a'; SIZE].leak(), self.connections);
         let bulk: &'static [u8] = vec![b'a'; BULK].leak();
-        let mut accepted = 0;
         loop {
             let completion = match server.channel.dispatch(None) {
                 Ok(Some(completion)) => completion,
                 Ok(None) | Err(DispatchError::Interrupted) => continue,
                 Err(error) => return Err(error.into()),
             };
-            self.counts[self.thread].publish(&server.channel.stats(), accepted);
+            self.counts[self.thread].publish(&server.channel.stats());
             let Completion { handle, cookie, event, .. } = completion;
-            match (cookie, &event) {
-                (CONTROL, Event::Read { result: Ok(1..), .. }) => self.answer()?,
+            match (cookie, self.service) {
+                (CONTROL, _) if matches!(event, Event::Read { result: Ok(1..), .. }) => {
+                    part::print(&self.counts.iter().map(Shared::counts).collect::<Vec<_>>())?;
+                }
                 (CONTROL, _) => return Err("the controller has gone".into()),
-                (LISTENER, Event::Accept { .. }) => accepted += 1,
-                _ => {}
-            }
-            match self.service {
-                Service::Echo if cookie != CONTROL => server.handle(handle, cookie, event)?,
-                Service::Source if cookie != CONTROL => feed(&mut server.channel, handle, event, bulk)?,
-                Service::Sink if cookie != CONTROL => take(&mut server.channel, handle, event)?,
-                _ => {}
+                (_, Service::Echo) => server.handle(handle, cookie, event)?,
+                (_, Service::Source) => feed(&mut server.channel, handle, event, bulk)?,
+                (_, Service::Sink) => take(&mut server.channel, handle, event)?,
             }
         }
-    }
-
-    /// Prints the counts of all threads.
-    fn answer(&self) -> io::Result<()> {
-        let counts: Vec<Counts> = self.counts.iter().map(Shared::counts).collect();
-        let mut stdout = io::stdout().lock();
-        serde_json::to_writer(&mut stdout, &counts)?;
-        stdout.write_all(b"\n")?;
-        stdout.flush()
     }
 }
 

@@ -14,11 +14,14 @@ use crate::support::{
     Files, PROGRAM, bench, children, command, of_kind, product, records, refused, signal, table, until, wait,
 };
 
-/// What these tests take, or why there is none of it here.
-fn is_missing(app: App) -> Option<String> {
+/// Whether a program is missing that a test takes; the product is there.
+fn lacks(test: &str, app: App) -> bool {
     product();
     let missing = apps::missing(app.programs());
-    (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+    if !missing.is_empty() {
+        println!("SKIPPED {test}: not installed: {}", missing.join(", "));
+    }
+    !missing.is_empty()
 }
 
 /// The shortest run of one server, closed and open loop. Whether anything is promoted on a busy machine in so short
@@ -29,8 +32,7 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
         return;
     }
     let placement = placement.name();
-    if let Some(reason) = is_missing(app) {
-        println!("SKIPPED bench apps --apps {} --operations {operation}: {reason}", app.name());
+    if lacks(&format!("bench apps --apps {} --operations {operation}", app.name()), app) {
         return;
     }
     let files = Files::new(&format!("apps-{}-{operation}-{placement}", app.name()));
@@ -130,8 +132,7 @@ fn what_is_not_installed_is_named_and_left_out() {
 
 #[test]
 fn a_run_in_which_nothing_is_promoted_fails_and_says_so() {
-    if let Some(reason) = is_missing(App::Memcached) {
-        println!("SKIPPED a_run_in_which_nothing_is_promoted_fails_and_says_so: {reason}");
+    if lacks("a_run_in_which_nothing_is_promoted_fails_and_says_so", App::Memcached) {
         return;
     }
     let output = bench("apps")
@@ -186,8 +187,7 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
 
 #[test]
 fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
-    if let Some(reason) = is_missing(App::Memcached) {
-        println!("SKIPPED ctrl_c_ends_servers_and_monitor_and_removes_their_files: {reason}");
+    if lacks("ctrl_c_ends_servers_and_monitor_and_removes_their_files", App::Memcached) {
         return;
     }
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("apps-interrupt");

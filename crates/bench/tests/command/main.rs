@@ -101,7 +101,6 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     for record in of_kind(&records, "measurement") {
         for field in [
             "transactions_per_s",
-            "connections_per_s",
             "server_cpu_ns_per_transaction",
             "p50_us",
             "p99_us",

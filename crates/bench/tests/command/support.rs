@@ -5,12 +5,10 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::confine;
-use testkit::process::{Fosterling, PATIENCE, built, preload_library};
+use testkit::process::{self, Fosterling, built, preload_library};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe-bench");
 
@@ -139,20 +137,11 @@ pub(crate) fn signal(child: &Child, signal: i32) {
 }
 
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
-    let mut status = None;
-    until(|| {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.unwrap()
+    process::until("an end", || child.try_wait().unwrap())
 }
 
 pub(crate) fn until(mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain");
-        thread::sleep(Duration::from_millis(5));
-    }
+    process::until("a condition", || condition().then_some(()));
 }
 
 pub(crate) fn children(parent: u32) -> Vec<u32> {

@@ -36,7 +36,7 @@ fn start(engine: &'static str, test: &str, service: &str, listen: &str) -> Resul
 }
 
 /// What the first of these programs that is there prints.
-fn run(programs: &[&str], arguments: &[&str]) -> Result<String, Skipped> {
+pub(crate) fn run(programs: &[&str], arguments: &[&str]) -> Result<String, Skipped> {
     for program in programs {
         if let Ok(output) = Command::new(program).args(arguments).output() {
             let said = [output.stdout, output.stderr].concat();
@@ -46,7 +46,7 @@ fn run(programs: &[&str], arguments: &[&str]) -> Result<String, Skipped> {
         }
     }
     println!();
-    Err(Skipped(format!("{} is not installed", programs[0])))
+    Err(Skipped::because(format!("{} is not installed", programs[0])))
 }
 
 /// Over IPv6, with a thread on each queue of the device; what was asked before a signal

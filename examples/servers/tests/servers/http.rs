@@ -1,12 +1,7 @@
 //! `megapipe-http`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
-use testkit::process::PATIENCE;
-
 use crate::on_both_engines;
-use crate::support::{Server, Verdict};
+use crate::support::{Server, Verdict, transcript};
 
 on_both_engines!(requests_are_answered, what_is_no_request_ends_the_connection);
 
@@ -14,15 +9,8 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length:
 
 /// Everything that comes for these bytes until the server closes.
 fn all(server: &Server, pieces: &[&str]) -> String {
-    let mut stream = TcpStream::connect(server.address).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_nodelay(true).expect("an option");
-    for piece in pieces {
-        stream.write_all(piece.as_bytes()).expect("the server reads");
-    }
-    let mut answers = String::new();
-    stream.read_to_string(&mut answers).expect("the server closes");
-    answers
+    let pieces = pieces.iter().map(|piece| piece.as_bytes());
+    String::from_utf8(transcript(server.address, pieces)).expect("text")
 }
 
 fn requests_are_answered(engine: &'static str) -> Verdict {

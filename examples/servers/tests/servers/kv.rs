@@ -1,9 +1,10 @@
-//! `megapipe-kv` over time and under load: what a transcript does not show.
+//! `megapipe-kv` over time, under load and as libmemcached checks it: what a transcript does not show.
 
 use std::time::{Duration, Instant};
 
 use testkit::process::PATIENCE;
 
+use crate::demonstration::run;
 use crate::on_both_engines;
 use crate::support::{Client, Server, Verdict};
 
@@ -11,7 +12,8 @@ on_both_engines!(
     items_expire,
     the_least_used_are_evicted,
     many_clients_count_together,
-    a_number_keeps_the_length_of_its_value
+    a_number_keeps_the_length_of_its_value,
+    memcapable_finds_nothing_amiss,
 );
 
 fn items_expire(engine: &'static str) -> Verdict {
@@ -88,6 +90,15 @@ fn a_number_keeps_the_length_of_its_value(engine: &'static str) -> Verdict {
     client.ask(format!("set n 0 0 {LENGTH}\r\n9{}\r\n", " ".repeat(LENGTH - 1)), "STORED\r\n");
     client.ask("incr n 1\r\n", "10\r\n");
     client.ask("get n\r\n", format!("VALUE n 0 {LENGTH}\r\n10{}\r\nEND\r\n", " ".repeat(LENGTH - 2)));
+    Ok(())
+}
+
+/// The conformance suite of libmemcached: its tools and the clients built on it ask like this.
+fn memcapable_finds_nothing_amiss(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &[])?;
+    let (host, port) = (server.address.ip().to_string(), server.address.port().to_string());
+    let report = run(&["memccapable", "memcapable"], &["-h", &host, "-p", &port, "-a", "-t", "30"])?;
+    assert!(report.contains("All tests passed"), "{report}");
     Ok(())
 }
 

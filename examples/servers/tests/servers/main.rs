@@ -6,7 +6,6 @@ mod drain;
 mod hostile;
 mod http;
 mod kv;
-mod kv_clients;
 mod kv_transcripts;
 mod support;
 

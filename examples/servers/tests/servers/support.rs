@@ -4,22 +4,16 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use testkit::process::PATIENCE;
+use testkit::process::{PATIENCE, until};
+use testkit::skip;
+pub(crate) use testkit::skip::{Skipped, Verdict};
 
-/// What a test came to that did not fail.
-pub(crate) type Verdict = Result<(), Skipped>;
-
-/// Why a test cannot be run here.
-#[derive(Debug)]
-pub(crate) struct Skipped(pub(crate) String);
-
-/// Runs a test on an engine, or prints why it cannot.
+/// Runs a test on an engine, or says why it cannot.
 pub(crate) fn on_engine(name: &str, engine: &'static str, test: fn(&'static str) -> Verdict) {
-    if let Err(Skipped(reason)) = test(engine) {
-        println!("SKIPPED {engine}::{name}: {reason}");
+    if let Err(skipped) = test(engine) {
+        skip::record(&format!("{engine}::{name}"), &skipped);
     }
 }
 
@@ -66,16 +60,12 @@ impl Server {
             let lacks_ring =
                 message.contains("io_uring is not available") || message.contains("no memory for a ring");
             if engine == "uring" && lacks_ring {
-                return Err(Skipped(message.trim_end().to_owned()));
+                return Err(Skipped::because(message.trim_end()));
             }
             panic!("the server does not start: {line}{message}");
         };
         let address = address.parse().expect("an address");
         Ok(Self { child, _stdout: stdout, address })
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -88,18 +78,13 @@ impl Server {
 
     /// Waits for the end of the server.
     pub(crate) fn wait(mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        while self.is_running() {
-            assert!(Instant::now() < deadline, "the server does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.child.wait().expect("the server is our child")
+        until("the end of the server", || self.child.try_wait().expect("the server is our child"))
     }
 
     /// Bytes of memory the server uses now.
     pub(crate) fn resident(&self) -> u64 {
         let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the server lives");
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the server lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kilobytes.expect("a size in kB") * 1024

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use bench::part::{self, Part};
-use bench::run::Unusable;
+use bench::run::{RunError, Unusable};
 use bench::{Reason, apps, listen, load, mmsg, pair, path, peer, rpc, tcp, with_causes};
 use clap::{Parser, Subcommand};
 
 mod report;
 
-use report::{Measure, Stopped};
+use report::Measure;
 
 /// Measure Megapipe beside what people use today
 #[derive(Parser)]
@@ -75,6 +75,7 @@ enum Scenario {
 }
 
 fn main() -> ExitCode {
+    let mut speaker = "megapipe-bench: ";
     let ended = match Arguments::parse().scenario {
         Scenario::Rpc(arguments) => arguments.run(),
         Scenario::Pingpong(arguments) => arguments.run(),
@@ -88,29 +89,18 @@ fn main() -> ExitCode {
         Scenario::TcpPath(arguments) => arguments.run(),
         Scenario::Listen(arguments) => arguments.run(),
         Scenario::Show(arguments) => arguments.run(),
-        Scenario::Part { name, task } => return part_ended(part(&name, &task)),
+        Scenario::Part { name, task } => {
+            speaker = ""; // its controller says whose words these are
+            part(&name, &task).map(|()| true)
+        }
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE, // the table has said why
-        Err(error) if error.is::<Stopped>() => {
-            eprintln!("{error}");
-            ExitCode::from(INTERRUPTED)
-        }
+        Err(error) if matches!(error.downcast_ref(), Some(RunError::Stopped)) => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("megapipe-bench: {}", with_causes(error.as_ref()));
+            eprintln!("{speaker}{}", with_causes(error.as_ref()));
             if error.is::<Unusable>() { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
-    }
-}
-
-/// How a process ends that is part of a measurement: its controller says whose words these are.
-fn part_ended(result: Result<(), Reason>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{}", with_causes(error.as_ref()));
-            ExitCode::FAILURE
         }
     }
 }

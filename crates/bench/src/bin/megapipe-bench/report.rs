@@ -1,17 +1,15 @@
-//! What becomes of a run: a bar while it goes on, records in a file, a table and a plot.
+//! What becomes of a run: records in a file, a table and a plot.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bench::Reason;
 use bench::record::{self, Record};
-use bench::run::{Progress, Run, RunError, Scenario};
+use bench::run::{Run, RunError, Scenario};
 use bench::{options, plot, table};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::INTERRUPTED;
 
@@ -41,14 +39,6 @@ pub(super) struct Show {
     plot: Option<PathBuf>,
 }
 
-/// Ctrl-C came before everything was measured.
-#[derive(Debug, thiserror::Error)]
-#[error("stopped: {measured} of {measurements} measurements kept")]
-pub(super) struct Stopped {
-    measured: usize,
-    measurements: usize,
-}
-
 impl<S: Args + Scenario> Measure<S> {
     /// Runs the scenario, if its records can be written, and shows what was measured, however the run ended.
     pub(super) fn run(mut self) -> Result<bool, Reason> {
@@ -58,35 +48,16 @@ impl<S: Args + Scenario> Measure<S> {
                 "nothing to measure: no two of these options go together; --help has the defaults".into()
             );
         }
-        let create = |path: PathBuf| match File::create(&path) {
-            Ok(file) => Ok((path, file)),
-            Err(error) => Err(cannot_write(&path, error)),
-        };
-        let mut json = self.json.take().map(create).transpose()?;
         let stop = stop_on_signal()?;
-        let bar = progress_bar(measurements);
-        let mut records = Vec::new();
-        let mut listener = |progress: Progress<'_>| {
-            match progress {
-                Progress::Measuring(what) => bar.set_message(what),
-                Progress::Done => bar.inc(1),
-                Progress::Record(record) => {
-                    records.push(record.clone());
-                    if let Some((path, file)) = &mut json {
-                        let line = serde_json::to_string(record)? + "\n";
-                        file.write_all(line.as_bytes()).map_err(|error| cannot_write(path, error))?;
-                    }
-                }
-            }
-            Ok(())
-        };
-        let ended = self.scenario.run(&mut Run::new(self.rounds, &stop, &mut listener));
-        bar.finish_and_clear();
+        let mut run = Run::new(self.rounds, measurements, self.json.as_deref(), &stop)?;
+        let ended = self.scenario.run(&mut run);
+        let records = run.records;
         let printed = print(&table::render(&records));
         match ended {
             Err(RunError::Stopped) => {
                 let measured = records.iter().filter(|record| record.is_measurement()).count();
-                Err(Stopped { measured, measurements }.into())
+                eprintln!("stopped: {measured} of {measurements} measurements kept");
+                Err(RunError::Stopped.into())
             }
             ended => {
                 ended?;
@@ -128,12 +99,6 @@ fn print(text: &str) -> Result<(), Reason> {
     }
 }
 
-fn cannot_write(path: &Path, error: io::Error) -> io::Error {
-    let path = path.display();
-    let remedy = "name a file on a disk with room, in a folder that exists";
-    io::Error::other(format!("--json: cannot write {path}; {remedy}: {error}"))
-}
-
 /// Set by the first SIGINT or SIGTERM; a second one ends the process at once.
 fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -143,13 +108,6 @@ fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     Ok(stop)
-}
-
-fn progress_bar(count: usize) -> ProgressBar {
-    let bar = ProgressBar::new(count as u64);
-    let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
-    bar
 }
 
 fn svg_file(name: &str) -> Result<PathBuf, &'static str> {
