@@ -36,10 +36,12 @@ mod client;
 mod output;
 mod programs;
 mod server;
+mod waits;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::Calls;
 pub use programs::missing;
+pub use waits::Waits;
 
 use crate::process::Process;
 use server::{Database, Part, Product, Server, Site};
@@ -49,24 +51,25 @@ use server::{Database, Part, Product, Server, Site};
 pub struct Plan {
     /// What to measure: redis, memcached, nginx, haproxy and postgres with their usual load generators;
     /// redis-py, psycopg2 and grpc with clients in Python; gunicorn behind nginx; haproxy-node, HAProxy
-    /// before Node.js; and overhead, which is what the library costs programs that it does nothing for
+    /// before Node.js; waits, threads of this program that wait by one call; and overhead, which is what the library costs programs that it does nothing for
     /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", hide_default_value = true)]
     #[arg(default_values_t = App::ALL.to_vec())]
     apps: Vec<App>,
     /// What the clients do: get (redis, memcached, redis-py), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
-    /// select (postgres, psycopg2), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), short (one request on each of 50
+    /// select (postgres, psycopg2), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
+    /// by-poll, by-select, by-epoll and by-edge (waits), short (one request on each of 50
     /// connections at a time), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
     /// Concurrent connections, or threads of a client in Python, up to 500, where an operation has no number of its own
-    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node]
+    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for waits]
     #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
     #[arg(value_parser = whole(1..=500_u32))]
     connections: Vec<u32>,
     /// Where server and client run: two-cores (a CPU each; the first operation of each server also with
-    /// the library in one of both alone), one-core, oversubscribed (four busy processes per CPU beside
-    /// them) [default: all, or one-core with one CPU]
+    /// the library in one of both alone), one-core, either (of two CPUs, not pinned), oversubscribed (four busy
+    /// processes per CPU beside them) [default: all, or one-core with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     placements: Vec<Placement>,
     /// What is measured beside plain TCP: megapipe; client-only and server-only, with the library in one of
@@ -85,7 +88,8 @@ pub struct Plan {
     window: Duration,
 }
 
-const PLACEMENTS: &[Placement] = &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed];
+const PLACEMENTS: &[Placement] =
+    &[Placement::TwoCores, Placement::OneCore, Placement::Either, Placement::Oversubscribed];
 
 impl Plan {
     /// All cases, in the order in which they are measured.
@@ -276,7 +280,7 @@ impl<'plan> Run<'plan> {
         site.database = self.database.as_ref().filter(|_| case.app.facts().has_database);
         let time = plan.window * 20 + Duration::from_secs(120);
         let _crowd = case.placement.crowd(&plan.cpus, time)?;
-        let server = Server::start(case.app, &site)?;
+        let server = Server::start(*case, &site)?;
         let measured = client::measure(case, rate, &server, &site, &this_program(), plan.window)?;
         let programs = server.programs();
         drop(server);

@@ -50,6 +50,8 @@ names! {
         TwoCores = "two-cores",
         /// Both on one CPU.
         OneCore = "one-core",
+        /// Both on either of two CPUs, as the kernel places them.
+        Either = "either",
         /// Both on either of two CPUs, each of which four other processes want all the time.
         Oversubscribed = "oversubscribed",
         /// One process on each of two CPUs, and one message a millisecond, so that both sleep between.
@@ -95,7 +97,7 @@ impl Placement {
         match self {
             Placement::TwoCores | Placement::Asleep => [cpus.first(), cpus.last()],
             Placement::OneCore => [cpus.first(), cpus.first()],
-            Placement::Oversubscribed => [cpus.clone(), cpus.clone()],
+            Placement::Either | Placement::Oversubscribed => [cpus.clone(), cpus.clone()],
         }
     }
 }
@@ -114,7 +116,7 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "8,64,512,4096,65536,1048576")]
     #[arg(value_parser = whole(1..=1_usize << 20))]
     sizes: Vec<usize>,
-    /// Where the processes run: two-cores, one-core, oversubscribed (four busy processes per CPU
+    /// Where the processes run: two-cores, one-core, either (of two CPUs, not pinned), oversubscribed (four busy processes per CPU
     /// beside them), asleep (one message a millisecond) [default: all, or one-core with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     placements: Vec<Placement>,

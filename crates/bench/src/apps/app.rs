@@ -29,6 +29,8 @@ names! {
         Gunicorn = "gunicorn",
         /// Node.js behind HAProxy on the same CPU, asked by wrk.
         HaproxyNode = "haproxy-node",
+        /// A server of our own with a thread for each connection, asked by as many threads that wait as it does.
+        Waits = "waits",
         /// No server: what the library costs programs that it does nothing for.
         Overhead = "overhead",
     }
@@ -51,6 +53,16 @@ names! {
         Publish = "publish",
         /// A unary call that returns its 64 bytes, again and again by each thread.
         Unary = "unary",
+        /// 64 bytes there and back, again and again by each thread; both sides wait by read(2).
+        ByRead = "by-read",
+        /// The same by poll(2).
+        ByPoll = "by-poll",
+        /// By select(2).
+        BySelect = "by-select",
+        /// By a level-triggered epoll set of each connection.
+        ByEpoll = "by-epoll",
+        /// By an edge-triggered one.
+        ByEdge = "by-edge",
         /// One request on each connection, or one transaction.
         Short = "short",
         /// 500 connections, on ten of which a request is under way: never soon again on the same one.
@@ -112,6 +124,8 @@ pub(super) enum Client {
     Pgbench,
     /// `scripts/client.py`.
     Python,
+    /// Threads of this program, which wait as those of the server do.
+    Waits,
 }
 
 /// What there is to say of a server.
@@ -142,6 +156,7 @@ impl App {
             App::Grpc => (&[Unary], &["python3", "python3-grpcio"]),
             App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
             App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
+            App::Waits => (&[ByRead, ByPoll, BySelect, ByEpoll, ByEdge], &[]),
             App::Overhead => (&[], &[]),
         };
         let (client, connections) = match self {
@@ -151,6 +166,7 @@ impl App {
             App::Postgres => (Client::Pgbench, MANY),
             App::RedisPy | App::Psycopg2 | App::Grpc | App::Overhead => (Client::Python, FEW),
             App::Gunicorn | App::HaproxyNode => (Client::Wrk, FEW),
+            App::Waits => (Client::Waits, THREADS),
         };
         // wrk has TCP only, and so have the clients in Python.
         let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres);
@@ -178,11 +194,12 @@ impl Client {
             Client::Wrk => "wrk",
             Client::Pgbench => "pgbench",
             Client::Python => "python3",
+            Client::Waits => "waits",
         }
     }
 
     fn keeps_a_rate(self) -> bool {
-        matches!(self, Client::Own | Client::Pgbench | Client::Python)
+        matches!(self, Client::Own | Client::Pgbench | Client::Python | Client::Waits)
     }
 }
 
@@ -269,6 +286,9 @@ impl std::fmt::Display for Case {
 
 /// Connections of servers that are made for many.
 const MANY: &[u32] = &[1, 50, 500];
+
+/// Threads of each side.
+const THREADS: &[u32] = &[1, 8, 50];
 
 /// Threads of a client, or connections to one process that takes its time.
 const FEW: &[u32] = &[1, 8];

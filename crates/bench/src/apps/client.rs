@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::app::{App, Case, Client, Operation, Transport};
 use super::output::{self, report};
 use super::server::{Part, Server, Site, UNIX_PORT};
+use super::waits::{self, Waits};
 use crate::Reason;
 use crate::load::{self, Connections, Engine, Options, Report, Request, Target};
 use crate::part;
@@ -41,6 +42,7 @@ pub(super) fn measure(
         Client::Wrk => run.wrk(),
         Client::Pgbench => run.pgbench(),
         Client::Python => run.python(),
+        Client::Waits => run.waits(program),
     }
 }
 
@@ -152,6 +154,16 @@ impl Run<'_> {
         if let Some(rate) = self.rate {
             command.args(["--rate", &rate.to_string()]);
         }
+        self.run(command, report)
+    }
+
+    fn waits(&self, program: &Path) -> Result<Measured, Reason> {
+        let threads = self.case.connections;
+        let (warm_up, window, rate) = (self.window / 4, self.window, self.rate);
+        let client = Some(waits::Client { threads, warm_up, window, rate });
+        let task = Waits { operation: self.case.operation, port: self.server.port()?, client };
+        let mut command = self.site.command(program, Part::Client);
+        command.args(part::Part::arguments(&task));
         self.run(command, report)
     }
 

@@ -13,10 +13,13 @@ use std::time::Duration;
 
 use testkit::programs::{Program, find};
 
-use super::app::{App, Transport};
+use super::app::{App, Case, Operation, Transport};
+use super::waits::Waits;
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::load::Target;
+use crate::options::this_program;
+use crate::part;
 use crate::process::Process;
 
 /// What is measured, and the monitor of this run.
@@ -117,7 +120,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(app: App, site: &Site<'_>) -> Result<Self, Reason> {
+    pub(super) fn start(Case { app, operation, .. }: Case, site: &Site<'_>) -> Result<Self, Reason> {
         match app {
             App::Redis | App::RedisPy => start("redis", site, &[], &[]),
             App::Memcached => start("memcached", site, &[], &[]),
@@ -130,6 +133,7 @@ impl Server {
                 Ok(nginx(&format!("proxy_pass http://127.0.0.1:{}", behind.port()?), site)?.before(behind))
             }
             App::HaproxyNode => haproxy(start("node", site, &[], &[])?, site),
+            App::Waits => waits(operation, site),
             App::Overhead => Err("there is no server".into()),
         }
     }
@@ -181,6 +185,18 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
         }
     };
     process.wait_until(is_ready, site.stop)?;
+    Ok(Server { target, processes: vec![process] })
+}
+
+/// This program, by another name.
+fn waits(operation: Operation, site: &Site<'_>) -> Result<Server, Reason> {
+    let port = free_port()?;
+    let task = Waits { operation, port, client: None };
+    let mut command = site.command(&this_program(), Part::Server);
+    command.args(part::Part::arguments(&task));
+    let mut process = Process::start(command, site.folder, site.server_cpus, libc::SIGTERM)?;
+    let target = Target::Tcp((Ipv4Addr::LOCALHOST, port).into());
+    process.wait_until(|| listens(&target), site.stop)?;
     Ok(Server { target, processes: vec![process] })
 }
 

@@ -1,0 +1,197 @@
+//! Programs of our own that wait as most programs do: a server with a thread for each connection, and a client with as
+//! many, each of which sends a message and waits for the answer, by the same call on both sides.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::app::Operation;
+use crate::Reason;
+use crate::epoll::Epoll;
+use crate::load::Report;
+use crate::part::{self, Part, print};
+
+/// Bytes of a message.
+const MESSAGE: usize = 64;
+
+/// A side of such a pair.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Waits {
+    pub(super) operation: Operation,
+    pub(super) port: u16,
+    /// `None`: the server.
+    pub(super) client: Option<Client>,
+}
+
+/// What the client does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Client {
+    pub(super) threads: u32,
+    pub(super) warm_up: Duration,
+    pub(super) window: Duration,
+    /// Messages a second of all threads; `None`: each sends the next one after an answer.
+    pub(super) rate: Option<f64>,
+}
+
+impl Part for Waits {
+    const NAME: &'static str = "app-waits";
+
+    fn run(self) -> Result<(), Reason> {
+        match &self.client {
+            None => serve(self.operation, self.port),
+            Some(client) => print(&ask(self.operation, self.port, client)?),
+        }
+    }
+}
+
+fn serve(operation: Operation, port: u16) -> Result<(), Reason> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    loop {
+        let (socket, _) = listener.accept()?;
+        part::start_thread("connection", move || {
+            let mut waiter = Waiter::new(operation, socket)?;
+            let mut message = [0; MESSAGE];
+            while waiter.receive(&mut message)? {
+                waiter.socket.write_all(&message)?;
+            }
+            Ok(())
+        })?;
+    }
+}
+
+fn ask(operation: Operation, port: u16, client: &Client) -> Result<Report, Reason> {
+    let begin = Instant::now() + client.warm_up;
+    let end = begin + client.window;
+    let all = Arc::new(AtomicU64::new(0));
+    let threads = (0..client.threads).map(|number| {
+        let (socket, all) = (TcpStream::connect((Ipv4Addr::LOCALHOST, port))?, Arc::clone(&all));
+        let period = client.rate.map(|rate| Duration::from_secs_f64(f64::from(client.threads) / rate));
+        // Threads that keep a rate take turns.
+        let first = Instant::now() + period.unwrap_or_default() * number / client.threads;
+        let run = move || -> Result<Histogram<u64>, Reason> {
+            let mut times = Histogram::new(3)?;
+            let mut waiter = Waiter::new(operation, socket)?;
+            let (mut message, mut due) = ([7; MESSAGE], first);
+            loop {
+                match period {
+                    None => due = Instant::now(),
+                    Some(period) => {
+                        thread::sleep(due.saturating_duration_since(Instant::now()));
+                        due += period;
+                    }
+                }
+                if due >= end {
+                    return Ok(times);
+                }
+                let sent = if let Some(period) = period { due - period } else { due };
+                waiter.socket.write_all(&message)?;
+                if !waiter.receive(&mut message)? {
+                    return Err("the server has closed a connection".into());
+                }
+                all.fetch_add(1, Ordering::Relaxed);
+                if sent >= begin {
+                    times.record(sent.elapsed().as_nanos() as u64)?;
+                }
+            }
+        };
+        Ok(thread::spawn(move || run().map_err(|error| error.to_string())))
+    });
+    let threads: Vec<_> = threads.collect::<io::Result<_>>()?;
+    let mut times = Histogram::<u64>::new(3)?;
+    for thread in threads {
+        times.add(thread.join().map_err(|_| "a thread of the client has panicked")??)?;
+    }
+    let time = |quantile: f64, least: u64| {
+        (times.len() >= least).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
+    };
+    Ok(Report {
+        requests_per_s: times.len() as f64 / client.window.as_secs_f64(),
+        requests: all.load(Ordering::Relaxed) as f64,
+        p50_us: time(0.5, 1),
+        p99_us: time(0.99, 100),
+        p999_us: time(0.999, 1000),
+        ..Report::default()
+    })
+}
+
+/// A connection, and how its thread waits for it.
+struct Waiter {
+    operation: Operation,
+    socket: TcpStream,
+    set: Option<Epoll>,
+}
+
+impl Waiter {
+    fn new(operation: Operation, socket: TcpStream) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let events = match operation {
+            Operation::ByEpoll => Some(libc::EPOLLIN),
+            Operation::ByEdge => Some(libc::EPOLLIN | libc::EPOLLET),
+            _ => None,
+        };
+        socket.set_nonblocking(operation != Operation::ByRead)?;
+        let set = events.map(|events| {
+            let set = Epoll::new()?;
+            set.control(libc::EPOLL_CTL_ADD, socket.as_raw_fd(), 0, events).map(|()| set)
+        });
+        Ok(Self { operation, socket, set: set.transpose()? })
+    }
+
+    /// A whole message. False: the other side has closed.
+    fn receive(&mut self, message: &mut [u8]) -> io::Result<bool> {
+        let mut done = 0;
+        while done < message.len() {
+            // Edges are waited for once nothing is left; a level before each read.
+            if !matches!(self.operation, Operation::ByRead | Operation::ByEdge) {
+                self.wait()?;
+            }
+            match self.socket.read(&mut message[done..]) {
+                Ok(0) => return Ok(false),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.operation == Operation::ByEdge {
+                        self.wait()?;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// By libc's calls, which a preload library sees.
+    fn wait(&self) -> io::Result<()> {
+        let fd = self.socket.as_raw_fd();
+        let status = match (&self.set, self.operation) {
+            (Some(set), _) => {
+                return set.wait(&mut [libc::epoll_event { events: 0, u64: 0 }], -1).map(drop);
+            }
+            (None, Operation::BySelect) => {
+                // SAFETY: a set of descriptors is plain words, and the descriptor is below FD_SETSIZE: a process has few.
+                unsafe {
+                    let mut set: libc::fd_set = std::mem::zeroed();
+                    libc::FD_SET(fd, &raw mut set);
+                    libc::select(fd + 1, &raw mut set, null_mut(), null_mut(), null_mut())
+                }
+            }
+            (None, _) => {
+                let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: one descriptor.
+                unsafe { libc::poll(&raw mut one, 1, -1) }
+            }
+        };
+        match io::Error::last_os_error() {
+            error if status < 0 && error.kind() != ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
