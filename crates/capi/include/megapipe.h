@@ -58,9 +58,9 @@ enum mp_engine {
 };
 
 enum mp_spin {
-	MP_SPIN_AUTO = 0,    /* spin before sleeping where that has lately paid */
-	MP_SPIN_OFF = 1,
-	MP_SPIN_FOR = 2      /* spin for spin_ns before each sleep */
+	MP_SPIN_AUTO = 0,    /* spin for two or three wake-ups before sleeping, where that has lately paid */
+	MP_SPIN_OFF = 1,     /* sleep at once */
+	MP_SPIN_FOR = 2      /* spin for spin_ns before each sleep, unless others want the core */
 };
 
 enum mp_promotion {

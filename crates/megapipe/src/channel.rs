@@ -22,6 +22,7 @@ use crate::now::Now;
 use crate::partition::{CpuSet, Member};
 use crate::promotion::Promoter;
 use crate::source::{Shape, Source};
+use crate::spin::Spinning;
 use crate::stats::Stats;
 use crate::steering::Partitioned;
 use crate::waker::Waker;
@@ -73,8 +74,7 @@ const UNATTENDED_MAX: u32 = 256;
 /// microsecond or two.
 const LOOKS_AT_FIRST: u32 = 128;
 
-/// Looks at the rings between two at the clock and the kernel, while spinning; each of
-/// these gives up the core if another wants it.
+/// Looks at the rings between two at the clock and the kernel, while spinning.
 const LOOKS_PER_GLANCE: u32 = 16;
 
 impl Channel {
@@ -330,11 +330,13 @@ impl Channel {
             if self.core.bells > 0 && spins {
                 self.turn(Wait::Flush)?;
             }
-            for _ in 0..if spins { LOOKS_AT_FIRST } else { 1 } {
+            for look in 0..if spins { LOOKS_AT_FIRST } else { 1 } {
                 if let Some(completion) = self.next_from_rings() {
                     self.hand_over_bells();
                     self.from_rings += 1;
-                    self.core.spin.found(Duration::ZERO);
+                    if look > 0 {
+                        self.core.spin.found_at_once();
+                    }
                     return Ok(Some(completion));
                 }
             }
@@ -468,59 +470,39 @@ impl Channel {
             return self.turn(Wait::No);
         }
         let rings = self.has_hot_rings();
-        let budget = self.core.spin.budget(self.core.handles.len(), rings, || now.get());
-        if !budget.is_zero() && self.spin(budget, limit, rings, now)? {
+        let spin = self.core.spin.begin(self.core.handles.len(), rings, limit);
+        if let Some(spin) = spin
+            && self.spin(spin, rings)?
+        {
             return Ok(());
         }
         self.core.note_hoarded_pool();
         if !self.go_to_sleep() {
             return Ok(());
         }
-        let began = self.has_rings().then(|| now.get());
+        let began = self.has_rings().then(sys::clock::monotonic);
         let slept = self.turn_here(Wait::For(limit));
         self.woke_up();
         slept?;
         if let Some(began) = began {
-            self.core.spin.slept(began.elapsed(), sys::clock::monotonic());
+            self.core.spin.slept(began);
         }
         Ok(())
     }
 
-    /// Spins for as long as `budget` and `limit` allow. True if something came meanwhile.
+    /// Looks for completions for as long as `spin` says. True if something came.
     #[inline(never)]
-    fn spin(
-        &mut self,
-        budget: Duration,
-        limit: Option<Duration>,
-        rings: bool,
-        now: &Now,
-    ) -> Result<bool, DispatchError> {
+    fn spin(&mut self, mut spin: Spinning, rings: bool) -> Result<bool, DispatchError> {
         self.turn(Wait::No)?;
-        while self.nothing_yet() {
-            if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
-                self.core.spin.found(now.get().elapsed());
-                return Ok(true);
-            }
-            if rings {
-                // The other end may need this very core.
-                std::thread::yield_now();
-            }
-            let spent = now.get().elapsed();
-            if spent >= budget {
-                self.core.spin.missed(spent, now.get() + spent);
-                break;
-            }
-            if limit.is_some_and(|limit| spent >= limit) {
-                break;
+        while self.nothing_yet() && !(rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings())) {
+            if !self.core.spin.goes_on(&mut spin, rings) {
+                return Ok(false);
             }
             self.turn(Wait::Glance)?;
             std::hint::spin_loop();
         }
-        let came = !self.nothing_yet();
-        if came {
-            self.core.spin.found(now.get().elapsed());
-        }
-        Ok(came)
+        self.core.spin.found(&spin);
+        Ok(true)
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {

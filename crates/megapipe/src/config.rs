@@ -28,9 +28,11 @@ impl EngineKind {
 pub enum Spin {
     /// Sleep at once.
     Off,
-    /// Spin while little is in flight and spinning has lately paid; sleep otherwise.
+    /// Spin for two or three wake-ups of this machine, while an account of what spins take and
+    /// save is not overdrawn (docs/adr/0018-awake-between-calls.md); else sleep at once. So do
+    /// waits of more than 32 handles without shared memory, and the first after an accept.
     Auto,
-    /// Spin for this long before each sleep.
+    /// Spin for this long before each sleep, whether or not that pays, unless others want the core.
     For(Duration),
 }
 
@@ -88,7 +90,8 @@ pub struct Config {
     pub write_queue_max: u32,
     /// How long a close may wait for queued writes before it resets the connection.
     pub close_timeout: Duration,
-    /// Whether and how long to spin before sleeping.
+    /// Whether and how long to spin before sleeping. Of the channels of one process as many spin at
+    /// a time as their threads have CPUs.
     pub spin: Spin,
     /// Lets waits gather a batch; `None` returns from a wait with the first completion.
     pub latency_bound: Option<LatencyBound>,

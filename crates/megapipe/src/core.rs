@@ -23,7 +23,7 @@ use crate::op_list::{NO_OP, OpList};
 use crate::quota::Quota;
 use crate::slab::Slab;
 use crate::source::Shape;
-use crate::spin::SpinPolicy;
+use crate::spin::Spinner;
 use crate::stats::Stats;
 use crate::steering::Partitioned;
 use crate::timer::{Due, Timers};
@@ -92,7 +92,7 @@ pub(crate) struct Core {
     pub(crate) readable: Readable,
     /// A waker was used since the last wake-up was handed out.
     pub(crate) woken: bool,
-    pub(crate) spin: SpinPolicy,
+    pub(crate) spin: Spinner,
     pub(crate) stats: Stats,
 }
 
@@ -278,7 +278,7 @@ impl Core {
             tend_at: None,
             readable: Readable::default(),
             woken: false,
-            spin: SpinPolicy::new(config.spin),
+            spin: Spinner::new(config.spin),
             stats: Stats::default(),
             config: config.clone(),
         })

@@ -1,164 +1,123 @@
-//! When to look for completions for a while before sleeping.
-//!
-//! The rule: a wait spins for as long as this machine takes to wake a thread, and twice as
-//! long if the peer may be asleep, since the peer then has to wake before it can answer. An
-//! answer that takes longer than a wake-up is not worth spinning for, and a spin that misses it
-//! costs what the sleep would have cost (the ski-rental bound). After a miss waits sleep at
-//! once: 1, then 2, 4, up to 64 of them, for as many times as long as the spin took. It took
-//! longer than planned where another thread had the core. A miss counts as the first one again
-//! once a spin has found something and eight such pauses are over. A connection that is accepted
-//! counts as a miss: where connections come and go, many clients that know nothing of each other
-//! make the load, and an answer given sooner brings no request sooner (ADR 7).
+//! How a channel looks for completions before it sleeps, as [`promote::policy`] has it.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use promote::policy::{self, Next, Peer, Policy};
+use rustix::thread::CpuSet;
 
 use crate::config::Spin;
 
-#[cfg(test)]
-mod simulation;
-
-/// The wake-up latency while none was measured, as with peers that store no time. Twice as much
-/// is what channels spun before, found on two virtual machines with two cores.
-const WAKE_UP_GUESS: Duration = Duration::from_micros(25);
-
-/// Of less nothing is gained: the system calls of a sleep take this long.
-const WAKE_UP_LEAST: Duration = Duration::from_micros(10);
-
-/// Longer samples count as this: no peer can make a wait spin for more than twice as long.
-const WAKE_UP_MOST: Duration = Duration::from_micros(500);
-
-/// With more handles than this the kernel has enough to do while we sleep: spinning would
-/// only tear the batches apart, and cost the CPU that they save. Found on two virtual
+/// With more handles than this the kernel has enough to do while the channel sleeps: spinning
+/// would only tear the batches apart, and cost the CPU that they save. Found on two virtual
 /// machines with two cores.
 const CROWD: u32 = 32;
 
-/// Spins longer than [`WAKE_UP_LEAST`] in a row, after which one wait sleeps: a latency that was
-/// measured while others wanted the core would hold for ever otherwise.
-const LONG_SPINS_MAX: u32 = 64;
+/// A process, and below it how many of its threads spin. A fork copies the word: the process says
+/// whose it is.
+static SPINNING: AtomicU64 = AtomicU64::new(0);
+const OWNER: u64 = 0xffff_ffff << 32;
+/// How many may: the CPUs of all threads that have made channels.
+static CPUS: AtomicU32 = AtomicU32::new(1);
 
-/// Waits without spinning after a miss, and how many times as long as the spin the pause lasts.
-const PAUSE_TIMES_MAX: u32 = 64;
-
-/// The longest such pause.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Pauses after which a miss may be the first one again.
-const CALM: u32 = 8;
-
-pub(crate) struct SpinPolicy {
+pub(crate) struct Spinner {
     mode: Spin,
-    /// Wake-up latency, smoothed; none was measured yet.
-    wake_up: Option<Duration>,
+    policy: Policy,
+    /// The other ends of the rings that took writes since the last wait.
+    peer: Peer,
     /// Begin and end of the last sleep, on CLOCK_MONOTONIC, until its wake-up was measured.
     sleep: Option<(u64, u64)>,
-    /// Whether the peer of one of the writes since the last wait slept, if rings took them.
-    peer_slept: Option<bool>,
-    /// The channel has rings, whose peers may store when they wake it.
-    rings: bool,
-    /// Until when, and for how many waits more, nothing is spun.
-    paused_until: Option<Instant>,
-    paused_waits: u32,
-    /// How many times as long as the spin the last pause was.
-    times: u32,
-    /// A spin has found something since the last miss.
-    found: bool,
-    /// Long spins since the last sleep.
-    long_spins: u32,
-    /// A connection came since the last wait that might have spun. The next one counts it as a miss.
+    /// A connection came since the last wait.
     accepted: bool,
-    /// When the last miss is no reason any more to double the next pause.
-    calm_at: Option<Instant>,
+    process: u32,
 }
 
-impl SpinPolicy {
-    pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy {
+impl Spinner {
+    pub(crate) fn new(mode: Spin) -> Spinner {
+        count_cpus();
+        Spinner {
             mode,
-            wake_up: None,
+            policy: Policy::of_channel(),
+            peer: Peer::Unknown,
             sleep: None,
-            peer_slept: None,
-            rings: false,
-            paused_until: None,
-            paused_waits: 0,
-            times: 1,
-            found: true,
-            long_spins: 0,
             accepted: false,
-            calm_at: None,
+            process: std::process::id(),
         }
     }
 
-    /// How long to spin before the next sleep of a channel with so many handles.
-    ///
-    /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
-    /// handles does not matter then.
-    #[inline]
-    pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: impl Fn() -> Instant) -> Duration {
-        self.rings = rings;
-        let peer_slept = self.peer_slept.take();
-        let mode = self.mode;
-        match mode {
-            Spin::Off => Duration::ZERO,
-            Spin::For(budget) => budget,
-            Spin::Auto if (!rings && handles > CROWD) || self.pauses(now) => Duration::ZERO,
-            Spin::Auto if peer_slept == Some(false) => self.wake_up(),
-            Spin::Auto => self.wake_up() * 2,
-        }
-    }
-
-    /// Whether this wait, at `now`, belongs to a pause; one begins if a connection came.
-    fn pauses(&mut self, now: impl Fn() -> Instant) -> bool {
-        if std::mem::take(&mut self.accepted) {
-            self.missed(self.wake_up() * 2, now());
-        }
-        if self.paused_waits > 0 || self.paused_until.is_some_and(|end| now() < end) {
-            self.paused_waits = self.paused_waits.saturating_sub(1);
-            return true;
-        }
-        self.paused_until = None;
-        false
-    }
-
-    fn wake_up(&self) -> Duration {
-        self.wake_up.unwrap_or(WAKE_UP_GUESS)
-    }
-
-    /// Whether the next wait may spin.
+    /// Whether the next wait of a channel with rings may spin.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         match self.mode {
             Spin::Off => false,
             Spin::For(_) => true,
-            Spin::Auto => self.paused_waits == 0 && self.paused_until.is_none(),
+            Spin::Auto => !self.accepted && self.policy.spins(self.peer),
         }
+    }
+
+    /// A wait of a channel with so many handles begins, for so long at most. `None`: it sleeps
+    /// at once.
+    #[inline]
+    pub(crate) fn begin(&mut self, handles: u32, rings: bool, limit: Option<Duration>) -> Option<Spinning> {
+        let spin = self.spin(handles, rings)?;
+        let deadline = limit.and_then(|limit| spin.began().checked_add(limit));
+        Spinning::begin(self.process, spin.ends_by(deadline))
+    }
+
+    /// Looking at rings costs no system call, and it is what promotion is for: the crowd of handles
+    /// does not matter then.
+    #[inline]
+    fn spin(&mut self, handles: u32, rings: bool) -> Option<policy::Spin> {
+        let peer = std::mem::take(&mut self.peer);
+        match self.mode {
+            Spin::Off => None,
+            Spin::For(length) => Some(self.policy.spin(now(), length)),
+            Spin::Auto if !rings && handles > CROWD => None,
+            Spin::Auto => {
+                if std::mem::take(&mut self.accepted) {
+                    // Where connections come and go, many clients that know nothing of each other
+                    // make the load: an answer given sooner brings no request sooner (ADR 7).
+                    self.policy.pause();
+                }
+                self.policy.begin(now(), peer)
+            }
+        }
+    }
+
+    /// After looks that found nothing: true if the spin goes on. Yields the core first, where another
+    /// thread may want it. If one did, a channel without rings sleeps: a call that returns what came
+    /// meanwhile costs no more than a look.
+    pub(crate) fn goes_on(&mut self, Spinning(spin): &mut Spinning, rings: bool) -> bool {
+        let mut at = now();
+        let next = spin.next(at);
+        if next == Next::Yield {
+            let began = at;
+            std::thread::yield_now();
+            at = now();
+            self.policy.yielded(spin, began, at);
+        }
+        let goes_on = next != Next::Sleep && (rings || !spin.gave_away());
+        if !goes_on {
+            self.policy.missed(spin, at);
+        }
+        goes_on
+    }
+
+    /// A spin found something.
+    pub(crate) fn found(&mut self, Spinning(spin): &Spinning) {
+        self.policy.found(spin, now());
+    }
+
+    /// So did the first looks, before the wait that [`Self::is_on`] spoke of had begun.
+    #[inline]
+    pub(crate) fn found_at_once(&mut self) {
+        self.policy.found_at_once(std::mem::take(&mut self.peer));
     }
 
     /// A ring took a write, whose reader slept or did not.
     #[inline]
     pub(crate) fn wrote(&mut self, peer_slept: bool) {
-        self.peer_slept = Some(peer_slept || self.peer_slept == Some(true));
-    }
-
-    /// A spin ended after `spent` with something to hand out.
-    #[inline]
-    pub(crate) fn found(&mut self, spent: Duration) {
-        self.found = true;
-        self.long_spins = self.long_spins.saturating_add(u32::from(spent > WAKE_UP_LEAST));
-        if self.long_spins >= LONG_SPINS_MAX && self.rings {
-            self.long_spins = 0;
-            self.paused_waits = 1;
-        }
-    }
-
-    /// A spin of `spent` ended at `now` without finding anything in its budget.
-    pub(crate) fn missed(&mut self, spent: Duration, now: Instant) {
-        let first = self.found && self.calm_at.is_none_or(|calm| calm <= now);
-        self.times = if first { 1 } else { (self.times * 2).min(PAUSE_TIMES_MAX) };
-        self.found = false;
-        let pause = spent.saturating_mul(self.times).min(PAUSE_MAX);
-        self.paused_waits = self.times;
-        self.paused_until = now.checked_add(pause);
-        self.calm_at = now.checked_add(pause * CALM);
+        self.peer = self.peer.sent(peer_slept);
     }
 
     /// A connection came.
@@ -167,123 +126,122 @@ impl SpinPolicy {
         self.accepted = true;
     }
 
-    /// A sleep of this length ended at `end`, in nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) fn slept(&mut self, length: Duration, end: u64) {
-        self.long_spins = 0;
-        self.sleep = Some((end.saturating_sub(length.as_nanos().min(u128::from(u64::MAX)) as u64), end));
+    /// A sleep is over that began at this time of CLOCK_MONOTONIC, in nanoseconds.
+    pub(crate) fn slept(&mut self, began: u64) {
+        self.sleep = Some((began, sys::clock::monotonic()));
     }
 
     /// A peer stored `at` as the time of its last wake-up call. It counts once, and only if it
     /// lies within the last sleep.
     pub(crate) fn woken_at(&mut self, at: u64) {
-        let Some((_, end)) = self.sleep.take_if(|(begin, end)| (*begin..=*end).contains(&at)) else { return };
-        let sample = Duration::from_nanos(end - at).clamp(WAKE_UP_LEAST, WAKE_UP_MOST);
-        // Smoothed as RFC 6298 (2.2, 2.3) has it for round trips.
-        self.wake_up = Some(self.wake_up.map_or(sample, |wake_up| wake_up - wake_up / 8 + sample / 8));
+        if let Some((_, end)) = self.sleep.take_if(|(began, end)| (*began..=*end).contains(&at)) {
+            self.policy.woke(Duration::from_nanos(end - at));
+        }
     }
+}
+
+/// A spin of this thread, which counts in [`SPINNING`].
+pub(crate) struct Spinning(policy::Spin);
+
+impl Spinning {
+    /// `None` if as many threads spin as there are CPUs: they would take the cores from each other.
+    fn begin(process: u32, spin: policy::Spin) -> Option<Spinning> {
+        let begin = |word| one_more(word, process, CPUS.load(Relaxed));
+        SPINNING.fetch_update(Relaxed, Relaxed, begin).ok().map(|_| Spinning(spin))
+    }
+}
+
+/// [`SPINNING`] with one more thread of this process, if there may be as many.
+fn one_more(word: u64, process: u32, most: u32) -> Option<u64> {
+    let owner = u64::from(process) << 32;
+    let threads = if word & OWNER == owner { word & !OWNER } else { 0 };
+    (threads < u64::from(most)).then_some(owner | (threads + 1))
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Relaxed);
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(sys::clock::monotonic())
+}
+
+/// This thread makes a channel. Servers pin theirs, so that none may use all CPUs of the process.
+fn count_cpus() {
+    static SEEN: [AtomicU64; CpuSet::MAX_CPU / 64] = [const { AtomicU64::new(0) }; CpuSet::MAX_CPU / 64];
+    let Ok(own) = rustix::thread::sched_getaffinity(None) else { return };
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| own.is_set(cpu)) {
+        SEEN[cpu / 64].fetch_or(1 << (cpu % 64), Relaxed);
+    }
+    CPUS.store(SEEN.iter().map(|word| word.load(Relaxed).count_ones()).sum(), Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MICROSECOND: Duration = Duration::from_micros(1);
-
-    #[test]
-    fn a_miss_pauses_and_the_next_one_for_longer() {
-        let mut policy = SpinPolicy::new(Spin::Auto);
-        let now = Instant::now();
-        let budget = policy.budget(1, false, || now);
-        assert_eq!(budget, WAKE_UP_GUESS * 2);
-        let mut end = now;
-        for times in [1, 2, 4, 8, 16, 32, 64, 64] {
-            policy.missed(budget, end);
-            assert!(!policy.is_on());
-            // It has to last so many waits, and so much time.
-            let much_later = end + PAUSE_MAX;
-            for _ in 0..times {
-                assert_eq!(policy.budget(1, true, || much_later), Duration::ZERO);
-            }
-            assert_eq!(policy.budget(1, true, || end + budget * times - MICROSECOND), Duration::ZERO);
-            end += budget * times;
-            assert_eq!(policy.budget(1, true, || end), budget);
-            assert!(policy.is_on());
-        }
-        // What found something, and then nothing soon after, is no first miss.
-        policy.found(MICROSECOND);
-        policy.missed(budget, end);
-        assert_eq!(policy.times, 64);
-        policy.found(MICROSECOND);
-        policy.missed(budget, end + budget * 64 * CALM);
-        assert_eq!(policy.times, 1);
-        // Nor is it without having found anything, however late.
-        policy.missed(budget, end + Duration::from_secs(60));
-        assert_eq!(policy.times, 2);
-        policy.missed(Duration::from_secs(60), end);
-        (0..4).for_each(|_| assert!(policy.budget(1, true, || end).is_zero()));
-        assert!(policy.budget(1, true, || end + PAUSE_MAX - MICROSECOND).is_zero());
-        assert_eq!(policy.budget(1, true, || end + PAUSE_MAX), budget);
-    }
+    const US: Duration = Duration::from_micros(1);
 
     #[test]
     fn a_crowd_is_not_spun_for_unless_it_has_rings() {
-        let mut policy = SpinPolicy::new(Spin::Auto);
-        let now = Instant::now();
-        assert!(policy.budget(CROWD + 1, false, || now).is_zero());
-        assert!(!policy.budget(CROWD + 1, true, || now).is_zero());
-        assert!(!policy.budget(CROWD, false, || now).is_zero());
-        policy.accepted();
-        assert!(policy.budget(CROWD, false, || now).is_zero());
+        let spins = |handles, rings| Spinner::new(Spin::Auto).spin(handles, rings).is_some();
+        assert_eq!(
+            [(CROWD, false), (CROWD + 1, false), (CROWD + 1, true)].map(|(h, r)| spins(h, r)),
+            [true, false, true]
+        );
     }
 
     #[test]
-    fn a_peer_that_is_awake_is_given_one_wake_up() {
-        let mut policy = SpinPolicy::new(Spin::Auto);
-        let now = Instant::now();
-        policy.wrote(false);
-        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS);
-        policy.wrote(true);
-        policy.wrote(false);
-        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS * 2);
-        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS * 2);
+    fn connections_that_come_are_no_reason_to_spin() {
+        let mut spinner = Spinner::new(Spin::Auto);
+        // One of many that came at once, and each of those that come one by one.
+        for pause in [1, 2, 4] {
+            (0..100).for_each(|_| spinner.accepted());
+            assert!(!spinner.is_on());
+            assert_eq!((0..100).take_while(|_| spinner.spin(1, false).is_none()).count(), pause);
+            assert!(spinner.is_on());
+        }
     }
 
     #[test]
-    fn a_peer_that_lies_is_believed_within_bounds() {
-        let mut policy = SpinPolicy::new(Spin::Auto);
-        let sleep = Duration::from_millis(10);
+    fn a_time_counts_once_and_if_it_lies_in_the_sleep() {
+        let mut spinner = Spinner::new(Spin::Auto);
         let (begin, end) = (5_000_000, 15_000_000);
-        // Neither earlier than the sleep, nor after it, nor never; nor without one.
+        spinner.sleep = Some((begin, end));
         for at in [0, begin - 1, end + 1, u64::MAX] {
-            policy.slept(sleep, end);
-            policy.woken_at(at);
-            assert_eq!(policy.wake_up, None);
+            spinner.woken_at(at);
+            assert!(spinner.sleep.is_some());
         }
-        policy.woken_at(end - 40_000);
-        assert_eq!(policy.wake_up, Some(40 * MICROSECOND));
-        policy.woken_at(end - 400_000);
-        assert_eq!(policy.wake_up, Some(40 * MICROSECOND));
-        for (at, most) in [(begin, WAKE_UP_MOST), (end, WAKE_UP_LEAST)] {
-            for _ in 0..1000 {
-                policy.slept(sleep, end);
-                policy.woken_at(at);
-                assert!((WAKE_UP_LEAST..=WAKE_UP_MOST).contains(&policy.wake_up()));
-            }
-            assert!(policy.wake_up().abs_diff(most) < MICROSECOND);
-        }
-        // A sleep longer than the clock is old.
-        policy.slept(Duration::MAX, 1);
-        policy.woken_at(0);
+        spinner.woken_at(end - 40_000);
+        assert_eq!(spinner.sleep, None);
+        // 40 us: what a wait spins for is twice as long.
+        let spin = spinner.spin(1, true).unwrap();
+        assert_eq!(spin.next(spin.began() + 79 * US), Next::Yield);
+        assert_eq!(spin.next(spin.began() + 80 * US), Next::Sleep);
+        spinner.woken_at(begin);
+        let same = spinner.spin(1, true).unwrap();
+        assert_eq!(same.next(same.began() + 80 * US), Next::Sleep);
     }
 
     #[test]
     fn what_was_asked_for_is_kept_to() {
-        let now = Instant::now();
-        for (mode, budget) in [(Spin::Off, Duration::ZERO), (Spin::For(MICROSECOND), MICROSECOND)] {
-            let mut policy = SpinPolicy::new(mode);
-            policy.missed(MICROSECOND, now);
-            assert_eq!(policy.budget(CROWD + 1, false, || now), budget);
-            assert_eq!(policy.is_on(), !budget.is_zero());
+        for (mode, spins) in [(Spin::Off, false), (Spin::For(US), true), (Spin::For(Duration::MAX), true)] {
+            let mut spinner = Spinner::new(mode);
+            spinner.accepted();
+            assert_eq!(spinner.spin(CROWD + 1, false).is_some(), spins);
+            assert_eq!(spinner.is_on(), spins);
         }
+    }
+
+    #[test]
+    fn as_many_threads_spin_as_there_are_cpus() {
+        let first = one_more(0, 7, 2).unwrap();
+        let second = one_more(first, 7, 2).unwrap();
+        assert_eq!(one_more(second, 7, 2), None);
+        // A child begins at none, whatever it copied.
+        let of_child = one_more(second, 8, 1).unwrap();
+        assert_eq!((of_child & !OWNER, one_more(of_child, 8, 1)), (1, None));
     }
 }

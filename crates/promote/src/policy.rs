@@ -6,7 +6,7 @@
 //! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
 //! 3. An account, of 8 W at most: each spin costs half of the time that it took, and one that finds something brings W,
 //!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
-//!    spins through its wake-ups, and takes more of the core than it saves.
+//!    spins through its wake-ups, and takes more of the core than it saves. Of a channel, whose sleep costs more, all do.
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
 //!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
 //!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
@@ -84,6 +84,8 @@ pub struct Policy {
     shares: u8,
     /// Others are at work on the core until then.
     crowded_until: Duration,
+    /// See [`Policy::of_channel`].
+    through: bool,
 }
 
 /// One wait's looks.
@@ -130,18 +132,31 @@ impl Policy {
             tried: false,
             shares: SHARES,
             crowded_until: Duration::ZERO,
+            through: false,
         }
+    }
+
+    /// Of a channel that has not waited: a spin through the wake-up of an end that it has woken brings W, too.
+    pub fn of_channel() -> Policy {
+        Policy { through: true, ..Policy::new() }
+    }
+
+    /// Whether the next wait looks before it sleeps.
+    #[inline]
+    pub fn spins(&self, peer: Peer) -> bool {
+        self.skip == 0 || (peer == Peer::Awake && !self.tried)
     }
 
     /// A wait begins. `None`: it sleeps at once.
     #[inline]
     pub fn begin(&mut self, now: Duration, peer: Peer) -> Option<Spin> {
+        let spins = self.spins(peer);
         if self.skip > 0 {
             self.skip -= 1;
-            if peer != Peer::Awake || self.tried {
-                return None;
-            }
-            self.tried = true;
+            self.tried |= spins;
+        }
+        if !spins {
+            return None;
         }
         let rang = peer == Peer::Woken;
         let wake_ups = if now < self.crowded_until { 1 } else { 2 + u32::from(rang) };
@@ -155,7 +170,7 @@ impl Policy {
             () if self.shares > 0 => Duration::ZERO,
             () => ALONE,
         };
-        let (until, alone_until) = (now + length, now + alone);
+        let (until, alone_until) = (now.saturating_add(length), now.saturating_add(alone));
         Spin { began: now, until, alone_until, rang: false, away: Duration::ZERO, given_away: 0 }
     }
 
@@ -176,9 +191,19 @@ impl Policy {
     /// A spin found something at `now`. Returns what it saved of a wake-up.
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
+        self.met(spin.rang, spin.spent(now))
+    }
+
+    /// The same of a wait that found it in so few looks that it asked for no time.
+    #[inline]
+    pub fn found_at_once(&mut self, peer: Peer) {
+        self.met(peer == Peer::Woken, Duration::ZERO);
+    }
+
+    fn met(&mut self, rang: bool, spent: Duration) -> Duration {
         self.skip = 0;
-        let gain = if spin.rang { Duration::ZERO } else { self.wake_up };
-        self.settle(nanoseconds(gain), nanoseconds(spin.spent(now) / 2));
+        let gain = if rang && !self.through { Duration::ZERO } else { self.wake_up };
+        self.settle(nanoseconds(gain), nanoseconds(spent / 2));
         gain
     }
 
@@ -192,12 +217,17 @@ impl Policy {
         let wake_up = nanoseconds(self.wake_up);
         self.credit = self.credit.saturating_add(gain).saturating_sub(cost).min(8 * wake_up);
         if self.credit < -2 * wake_up {
-            (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
-            self.tried = false;
-            self.credit = 0;
+            self.pause();
         } else if self.credit > 4 * wake_up {
             self.pause = 1;
         }
+    }
+
+    /// Waits sleep at once from here on, as many as rule 4 has.
+    pub fn pause(&mut self) {
+        (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
+        self.tried = false;
+        self.credit = 0;
     }
 
     /// A sleep ended so long after the other end's call.
@@ -234,6 +264,11 @@ impl Spin {
         } else {
             Next::Yield
         }
+    }
+
+    /// Whether a yield has run others.
+    pub fn gave_away(&self) -> bool {
+        self.given_away > 0
     }
 
     /// Whether others want the core.
@@ -305,6 +340,20 @@ mod tests {
                 assert!(policy.begin(US, Peer::Awake).is_none(), "it is not tried again");
             }
             assert_eq!(pause(&mut policy), if finds { 0 } else { 97 });
+        }
+    }
+
+    #[test]
+    fn what_is_found_at_once_counts_as_well() {
+        for (peer, through, credit) in [
+            (Peer::Unknown, false, 25_000),
+            (Peer::Awake, false, 25_000),
+            (Peer::Woken, false, 0),
+            (Peer::Woken, true, 25_000),
+        ] {
+            let mut policy = Policy { skip: 100, through, ..Policy::new() };
+            policy.found_at_once(peer);
+            assert_eq!((policy.credit, pause(&mut policy)), (credit, 0));
         }
     }
 

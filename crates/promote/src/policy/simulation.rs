@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Next, PAUSE_MOST, Peer, Policy, Spin};
+use super::{Next, PAUSE_MOST, Peer, Policy, SEEN, Spin, WAKE_UP_LEAST, WAKE_UP_MOST};
 
 /// Microseconds: to put a message into a ring and to take it, to wake the other end, to fall asleep, to be woken, and a yield
 /// without and with another thread to run.
@@ -61,13 +61,52 @@ struct Machine {
     contested: f64,
     /// The first end waits for the rest of so many microseconds before it sends: an open loop.
     period: f64,
-    /// Both have waited in vain before, again and again.
-    paused: bool,
+    start: Start,
+    /// The ends are channels.
+    channels: bool,
+}
+
+/// What the ends believe at first, both asleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    Nothing,
+    /// That no spin pays: many have found nothing.
+    Paused,
+    /// So does one of them.
+    OnePaused,
+    /// Both, and that a wake-up takes as little as it may.
+    TooShort,
+    /// That it takes as long as it may.
+    TooLong,
+}
+
+impl Machine {
+    fn policies(self) -> [Policy; 2] {
+        let new = if self.channels { Policy::of_channel() } else { Policy::new() };
+        let believed = match self.start {
+            Start::Nothing => return [new; 2],
+            Start::TooShort => WAKE_UP_LEAST,
+            Start::TooLong => WAKE_UP_MOST,
+            Start::Paused | Start::OnePaused => time(self.wake_up),
+        };
+        let pauses = match self.start {
+            Start::Paused | Start::TooShort => [PAUSE_MOST, PAUSE_MOST / 2],
+            Start::OnePaused => [0, PAUSE_MOST],
+            Start::Nothing | Start::TooLong => [0; 2],
+        };
+        pauses.map(|skip| {
+            let pause = if skip > 0 { PAUSE_MOST } else { 1 };
+            let mut policy = new;
+            (policy.skip, policy.pause) = (skip, pause);
+            (0..SEEN).for_each(|_| policy.woke(believed));
+            policy
+        })
+    }
 }
 
 impl Machine {
     const fn new(wake_up: f64) -> Machine {
-        Machine { wake_up, contested: 0.0, period: 0.0, paused: false }
+        Machine { wake_up, contested: 0.0, period: 0.0, start: Start::Nothing, channels: false }
     }
 }
 
@@ -130,12 +169,7 @@ fn wait(
 /// Two ends, a core each.
 fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
     let mut random = Random(7);
-    let mut policies = [Policy::new(), Policy::new()];
-    if machine.paused {
-        for (policy, skip) in policies.iter_mut().zip([PAUSE_MOST, PAUSE_MOST / 2]) {
-            (policy.pause, policy.skip) = (PAUSE_MOST, skip);
-        }
-    }
+    let mut policies = machine.policies();
     // What the end that waits began with: when, with which spin.
     let mut waits: [(f64, Option<Spin>); 2] = [(0.0, None), (0.0, None)];
     let (mut now, mut cpu, mut next_at) = (1.0, 0.0, 0.0);
@@ -180,6 +214,61 @@ fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
     Outcome { round_trip: sum / rounds, cpu: sum_cpu / rounds }
 }
 
+/// Two ends, and a core for both: a yield or a sleep gives it to the other one. Without rings neither has evidence of the
+/// other, and a yield that ran others is the end of a channel's spin: it misses, and what it would sleep for is here.
+fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
+    let mut random = Random(7);
+    let mut policies = machine.policies();
+    // The spin of the one that has not the core, and when it gave that away.
+    let mut away: (f64, Option<Spin>) = (0.0, None);
+    let (mut now, mut half_time) = (1.0, 0.0);
+    for turn in 0..2 * ROUND_TRIPS {
+        if turn == ROUND_TRIPS {
+            half_time = now;
+        }
+        let (me, other) = (turn % 2, 1 - turn % 2);
+        now += think.time(&mut random) + SEND;
+        let peer = if away.1.is_some() { Peer::Awake } else { Peer::Woken };
+        let called = now;
+        if peer == Peer::Woken {
+            now += RING;
+        }
+        // It waits for the answer.
+        let evidence = if rings { peer } else { Peer::Unknown };
+        let mut spin = policies[me].begin(time(now), evidence).filter(|_| spins);
+        while let Some(looks) = &spin {
+            match looks.next(time(now)) {
+                Next::Yield => break,
+                Next::Look => now += 0.1,
+                Next::Sleep => {
+                    policies[me].missed(looks, time(now));
+                    spin = None;
+                }
+            }
+        }
+        let gave = now;
+        match &mut away {
+            (began, Some(looks)) => {
+                now += SWITCH;
+                policies[other].yielded(looks, time(*began), time(now));
+                match rings {
+                    true => _ = policies[other].found(looks, time(now)),
+                    false => policies[other].missed(looks, time(now)),
+                }
+            }
+            (_, None) => {
+                now = f64::max(now + FALL_ASLEEP, called + machine.wake_up * random.between(0.75, 1.25));
+                if rings {
+                    policies[other].woke(time(now - called));
+                }
+            }
+        }
+        now += TAKE;
+        away = (gave, spin);
+    }
+    (now - half_time) / (ROUND_TRIPS / 2) as f64
+}
+
 /// Over that of two that never spin: the round trip, and CPU.
 fn ratios(machine: Machine, think: Think) -> (f64, f64) {
     let [plain, ours] = [false, true].map(|spins| two_cores(machine, think, spins));
@@ -199,29 +288,40 @@ const THINK: [Think; 8] = [
 
 #[test]
 fn a_closed_loop_gains_or_loses_little() {
-    for wake_up in [5.0, 30.0, 100.0, 300.0] {
+    for (wake_up, channels) in
+        [5.0, 30.0, 100.0, 300.0].into_iter().flat_map(|time| [(time, false), (time, true)])
+    {
+        let machine = Machine { channels, ..Machine::new(wake_up) };
         for think in THINK {
-            let (time, cpu) = ratios(Machine::new(wake_up), think);
-            println!("wake-up {wake_up:3} {think:?}: time {time:.2} cpu {cpu:.2}");
+            let (time, cpu) = ratios(machine, think);
+            println!("wake-up {wake_up:3} {channels} {think:?}: time {time:.2} cpu {cpu:.2}");
             // Where it pays it may take both cores; else a try now and then is all that it costs.
             assert!(
                 time <= 1.02 && cpu <= 2.0 && (time < 0.95 || cpu < 1.12),
-                "{wake_up} {think:?}: {time} {cpu}"
+                "{wake_up} {channels} {think:?}: {time} {cpu}"
             );
         }
-        let (time, _) = ratios(Machine::new(wake_up), Think::For(1.0));
+        let (time, _) = ratios(machine, Think::For(1.0));
         assert!(time < 0.5, "{wake_up}: {time}");
     }
 }
 
 #[test]
-fn two_that_had_given_up_find_out_that_it_pays() {
+fn what_was_believed_before_costs_no_time() {
     for wake_up in [30.0, 100.0, 300.0] {
-        for think in [Think::For(1.0), Think::For(20.0), Think::Mostly] {
+        for think in [Think::For(1.0), Think::For(20.0), Think::For(1000.0), Think::Mostly] {
             let (fresh, _) = ratios(Machine::new(wake_up), think);
-            let (time, _) = ratios(Machine { paused: true, ..Machine::new(wake_up) }, think);
-            println!("wake-up {wake_up:3} {think:?}: fresh {fresh:.2} paused {time:.2}");
-            assert!(time < fresh + 0.05, "wake-up {wake_up:3} {think:?}: fresh {fresh} paused {time}");
+            for start in [Start::Paused, Start::OnePaused, Start::TooShort, Start::TooLong] {
+                let (time, cpu) = ratios(Machine { start, ..Machine::new(wake_up) }, think);
+                println!(
+                    "wake-up {wake_up:3} {think:?} {start:?}: fresh {fresh:.2} time {time:.2} cpu {cpu:.2}"
+                );
+                // A wake-up time that is too long stays so while each spin finds something.
+                assert!(
+                    time < fresh + 0.05 && cpu <= 2.0,
+                    "{wake_up} {think:?} {start:?}: {fresh} {time} {cpu}"
+                );
+            }
         }
     }
 }
@@ -251,5 +351,34 @@ fn a_fixed_rate_costs_no_more() {
             println!("each {period} us, wake-up {wake_up}: time {time:.2} cpu {cpu:.2}");
             assert!(time * cpu <= 1.1 && cpu <= 1.3, "{period} {wake_up}: {time} {cpu}");
         }
+    }
+}
+
+#[test]
+fn a_channel_spins_through_wake_ups_at_a_fixed_rate() {
+    for wake_up in [5.0, 30.0, 100.0] {
+        let machine = Machine { period: 1000.0, channels: true, ..Machine::new(wake_up) };
+        let [plain, ours] = [false, true].map(|spins| two_cores(machine, Think::For(5.0), spins));
+        let (time, cpu) = (ours.round_trip / plain.round_trip, ours.cpu - plain.cpu);
+        println!("each 1000 us, wake-up {wake_up}: time {time:.2}, {cpu:.1} us more of both cores");
+        assert!(time <= 0.8 && cpu <= (wake_up + 5.0) * 1.1, "{wake_up}: {time} {cpu}");
+    }
+}
+
+#[test]
+fn two_on_one_core_hand_it_to_each_other() {
+    for (wake_up, rings) in [(5.0, true), (5.0, false), (30.0, true), (30.0, false)] {
+        let both = |machine, think| [false, true].map(|spins| one_core(machine, think, spins, rings));
+        for think in THINK {
+            // Without rings no wake-up is measured.
+            let starts = [Start::Nothing, Start::Paused, Start::TooLong];
+            for &start in &starts[..if rings { 3 } else { 2 }] {
+                let [plain, ours] = both(Machine { start, channels: !rings, ..Machine::new(wake_up) }, think);
+                println!("wake-up {wake_up:3} {think:?} {start:?} {rings}: {plain:.1} {ours:.1}");
+                assert!(ours <= plain * 1.05, "{wake_up} {think:?} {start:?} {rings}: {plain} {ours}");
+            }
+        }
+        let [plain, ours] = both(Machine::new(wake_up), Think::For(1.0));
+        assert!(!rings || ours < plain * 0.7, "{wake_up}: {plain} {ours}");
     }
 }
