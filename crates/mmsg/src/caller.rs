@@ -102,12 +102,10 @@ impl Caller {
         flags: i32,
     ) -> Result<usize, CallError> {
         check(msgs.len(), flags)?;
-        let plan = match flags {
-            _ if flags & LIMITED != 0 => None,
-            // They leave the message where it is, or are about one byte.
-            _ if flags & (libc::MSG_PEEK | libc::MSG_OOB) != 0 => Some(Plan::OneEach),
-            _ => Some(self.depth.plan()),
-        };
+        let limited = flags & LIMITED != 0;
+        // These two leave the message where it is, or are about one byte: one of each socket, of which nothing is learnt.
+        let is_usual = flags & (LIMITED | libc::MSG_PEEK | libc::MSG_OOB) == 0;
+        let plan = is_usual.then(|| self.depth.plan());
         // A stream's short read is what a call that never waits gives anyway.
         let flags = flags & !(LIMITED | libc::MSG_WAITALL | libc::MSG_WAITFORONE) | libc::MSG_DONTWAIT;
         self.look_for_fork();
@@ -115,7 +113,7 @@ impl Caller {
         let late = mem::take(&mut self.late);
         let mut lens = mem::take(&mut self.lens);
         lens.clear();
-        let limit = |ep: &Mmep| if plan.is_none() { ep.num } else { 1 };
+        let limit = |ep: &Mmep| if limited { ep.num } else { 1 };
         rooms::side_by_side(eps, msgs.len(), limit, &mut rooms);
         let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, lens };
         match plan {

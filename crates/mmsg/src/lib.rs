@@ -94,7 +94,7 @@ thread_local! {
 /// Afterwards `num` is the number of messages, which are filled in as by recvmmsg(2) from `offset` on, or a
 /// negative error number: EAGAIN where nothing waits; EBADF, ENOTSOCK, EFAULT and what else
 /// recvmsg(2) says; ENOBUFS for an entry that was not served since `msgs` has no place left; EINVAL for a limit below 1.
-/// An error that came behind messages is told by the thread's next call for that socket, behind what is left of a stream's
+/// An error that came behind messages is reported by the thread's next call for that socket, behind what is left of a stream's
 /// data. A stream that has ended has one message of length 0 in each call. An entry that names a socket again goes on where
 /// the one before it ended; a socket that has two descriptors is two, whose order is not defined.
 ///

@@ -274,11 +274,9 @@ fn a_call_never_waits() {
         let mut vector = Vector::new(&vec![Shape::plain(8); 60]);
         let mut eps = eps(&pairs, 2);
         let began = Instant::now();
+        let flags = LIMITED | libc::MSG_WAITALL;
         // SAFETY: the vector's memory lives.
-        assert_eq!(
-            unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, LIMITED | libc::MSG_WAITALL) },
-            Ok(0)
-        );
+        assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, flags) }, Ok(0));
         assert!(eps.iter().all(|ep| ep.num == -libc::EAGAIN));
         assert!(began.elapsed() < Duration::from_secs(60));
     }

@@ -229,7 +229,7 @@ impl Model {
     fn receive(&mut self, call: &Call, world: &World, results: &Results) -> Results {
         let mut vector = call.vector();
         let mut used = 0;
-        let mut receive = |(entry, &(num, offset, _)): (&Entry, &(i32, i32, Vec<Got>))| {
+        let receive = |(entry, &(num, offset, _)): (&Entry, &(i32, i32, Vec<Got>))| {
             let (start, limit) = match call.is_limited() {
                 true => (used, entry.num),
                 false => (offset as usize, num.max(1)),
@@ -244,7 +244,7 @@ impl Model {
             };
             (num, start as i32, got)
         };
-        call.entries.iter().zip(results).map(|pair| receive(pair)).collect()
+        call.entries.iter().zip(results).map(receive).collect()
     }
 
     fn receive_each(
