@@ -12,10 +12,10 @@ use crate::rooms::Room;
 /// which recvmmsg(2) empties cheaper.
 const RECEIVE_ROUNDS: usize = 2;
 
-/// With fewer sockets than this, recv(2) for each takes less CPU time than a submission (15 % at 2, 6 % at 4, nothing at 16),
-/// and recvmsg(2) does at any number (5 % and more): `bench-results/mmsg`.
+/// With fewer sockets than this, recv(2) for each takes less CPU time than a submission: 15 % at 2, 6 % at 4, nothing at 16.
 const LIGHT_LEAST: usize = 4;
-const OTHERS_LEAST: usize = 16;
+/// recvmsg(2) for each takes less at any number, a twentieth from here on, for which there are as many times more calls.
+const OTHERS_LEAST: usize = 8;
 
 /// In a request's data: it was recv(2), into so many bytes as the bits between tell.
 const LIGHT: u64 = 1 << 63;
