@@ -65,7 +65,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (600)
 nightly: ## Run the checks that take long (PARTS names some), and sum up
 	scripts/nightly.sh
 
-lint: ## Check format, lints, documentation, licences, shell scripts and circles of files
+lint: ## Check format, lints, documentation, licences, shell scripts, circles of files and figures of records
 	scripts/lint.sh
 
 demo: ## Build, then show Redis, redis-py and nginx plain and under megapipe run, on this machine

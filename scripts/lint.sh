@@ -51,8 +51,10 @@ if command -v python3 >/dev/null; then
     check "circles of files" scripts/circles.py
     check "circles of made-up files" scripts/circles_test.py
     check "texts of planted bugs" scripts/planted.py check
+    check "figures of records" scripts/figures.py
+    check "figures of a made-up record" scripts/figures_test.py
 else
-    skip "circles of files, texts of planted bugs" "python3 is not installed"
+    skip "circles of files, texts of planted bugs, figures of records" "python3 is not installed"
 fi
 
 if "$CARGO" deny --version >/dev/null 2>&1; then

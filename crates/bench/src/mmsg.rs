@@ -27,7 +27,9 @@ use crate::record::Record;
 use crate::region;
 use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 
+mod aio;
 mod gate;
+mod lowat;
 mod server;
 
 pub use server::Task;
@@ -45,6 +47,10 @@ names! {
         Recvmmmsg = "recvmmmsg",
         /// A receiver with registered sockets; no epoll.
         Stateful = "stateful",
+        /// io_submit(2) with IOCB_CMD_POLL and IOCB_CMD_PREAD, io_getevents(2); no epoll.
+        Aio = "aio",
+        /// epoll_wait(2) and recv(2), behind a low-water mark of 16 messages with a timeout of 20 ms.
+        Lowat = "lowat",
     }
 }
 
@@ -76,7 +82,7 @@ pub struct Plan {
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = whole(1..=1_000_000_u64))]
     messages: u64,
     /// Sockets that have a message whenever the server looks, up to --sockets
-    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,8,30,64,256")]
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,2,4,8,16,30,128")]
     #[arg(value_parser = whole(1..=10_000_usize))]
     ready: Vec<usize>,
     /// The CPUs of the server and of the load, such as 0,1
@@ -132,8 +138,10 @@ fn measure(
     ready: usize,
     stop: &AtomicBool,
 ) -> Result<Record, Reason> {
-    if call == Call::Stateful && traffic == Traffic::UdpSend {
-        return Err("a receiver does not send".into());
+    match (call, traffic) {
+        (Call::Stateful | Call::Aio, Traffic::UdpSend) => return Err("a receiver does not send".into()),
+        (Call::Lowat, Traffic::Udp | Traffic::UdpSend) => return Err("the mark is for streams".into()),
+        _ => {}
     }
     let turns = (plan.sockets as u64 * plan.messages).div_ceil(ready as u64);
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;

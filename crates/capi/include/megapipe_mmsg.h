@@ -23,9 +23,12 @@ struct msghdr;
 /* One socket of a call and its messages. */
 struct mmep {
 	int sockfd; /* the socket */
-	int num; /* before: how many messages; after: how many there were, or a negative errno */
-	int offset; /* the first of them in the message vector */
+	int num; /* result: how many messages there were, or a negative errno; to send, before: how many */
+	int offset; /* the first of them in the message vector: a result; to send, before */
 };
+
+/* A flag of recvmmmsg: before the call, num is the most messages that the socket may have. */
+#define MP_LIMITED 0x10000000
 
 int recvmmmsg(struct mmep *eps, int neps, struct mmsghdr *msgs, int vlen, int flags);
 int sendmmmsg(struct mmep *eps, int neps, struct mmsghdr *msgs, int vlen, int flags);

@@ -8,21 +8,18 @@ use sys::message;
 use sys::uring::squeue;
 
 use crate::batch::{Batch, Stopped};
+use crate::depth::{Depth, Plan};
 use crate::late::Late;
 use crate::notices;
 use crate::repeats::{self, Repeats};
-use crate::rooms::{self, Planner, Room};
-use crate::{Backend, CallError, Mmep};
+use crate::rooms::{self, Room};
+use crate::{Backend, CallError, LIMITED, Mmep};
 
 mod receive;
 mod send;
 
-use receive::Receive;
+use receive::{Lens, Receive};
 use send::Send;
-
-/// With fewer sockets than this a system call each takes so much less CPU time than a submission
-/// (a tenth, at 8; ADR 12) that it does not matter that there are more of them.
-const SUBMISSION_LEAST: usize = 16;
 
 /// What one thread needs for [`recvmmmsg`](Self::recvmmmsg) and [`sendmmmsg`](Self::sendmmmsg),
 /// kept from call to call. The functions [`crate::recvmmmsg`] and [`crate::sendmmmsg`] use one
@@ -31,14 +28,14 @@ pub struct Caller {
     backend: Backend,
     ring: RingState,
     fork_mark: Option<ForkMark>,
-    planner: Planner,
+    depth: Depth,
     rooms: Vec<Room>,
     /// Entries with something left to do, in order.
     active: Vec<u32>,
     next_active: Vec<u32>,
     repeats: Repeats,
     late: Late,
-    turn: usize,
+    lens: Vec<Lens>,
     calls: u64,
 }
 
@@ -62,13 +59,13 @@ impl Caller {
             backend,
             ring: RingState::Untried,
             fork_mark: None,
-            planner: Planner::default(),
+            depth: Depth::default(),
             rooms: Vec::new(),
             active: Vec::new(),
             next_active: Vec::new(),
             repeats: Repeats::default(),
             late: Late::default(),
-            turn: 0,
+            lens: Vec::new(),
             calls: 0,
         }
     }
@@ -105,16 +102,28 @@ impl Caller {
         flags: i32,
     ) -> Result<usize, CallError> {
         check(msgs.len(), flags)?;
+        let limited = flags & LIMITED != 0;
+        // These two leave the message where it is, or are about one byte: one of each socket, of which nothing is learnt.
+        let is_usual = flags & (LIMITED | libc::MSG_PEEK | libc::MSG_OOB) == 0;
+        let plan = is_usual.then(|| self.depth.plan());
         // A stream's short read is what a call that never waits gives anyway.
-        let flags = flags & !(libc::MSG_WAITALL | libc::MSG_WAITFORONE) | libc::MSG_DONTWAIT;
+        let flags = flags & !(LIMITED | libc::MSG_WAITALL | libc::MSG_WAITFORONE) | libc::MSG_DONTWAIT;
         self.look_for_fork();
         let mut rooms = mem::take(&mut self.rooms);
-        self.planner.receive(eps, msgs.len(), self.turn, &mut rooms);
-        self.turn = self.turn.wrapping_add(1);
         let late = mem::take(&mut self.late);
-        let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, looks: false, readable: 0 };
-        self.serve(&mut work);
-        self.late = work.late;
+        let mut lens = mem::take(&mut self.lens);
+        lens.clear();
+        let limit = |ep: &Mmep| if limited { ep.num } else { 1 };
+        rooms::side_by_side(eps, msgs.len(), limit, &mut rooms);
+        let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, lens };
+        match plan {
+            Some(Plan::Empty) => self.empty(&mut work),
+            _ => self.serve(&mut work),
+        }
+        (self.late, self.lens) = (work.late, work.lens);
+        if let Some(plan) = plan {
+            self.look_back(plan, eps, msgs.len());
+        }
         let total = rooms.iter().map(|room| room.done as usize).sum();
         self.rooms = rooms;
         Ok(total)
@@ -152,6 +161,36 @@ impl Caller {
         Ok(total)
     }
 
+    /// Empties one socket after the other, as far as the vector goes.
+    fn empty(&mut self, work: &mut Receive<'_>) {
+        let mut used = 0;
+        for entry in 0..work.eps.len() {
+            let left = work.msgs.len() - used;
+            work.rooms[entry] = Room { start: used as u32, len: left as u32, done: 0 };
+            work.eps[entry].offset = used as i32;
+            work.eps[entry].num = if left == 0 { -libc::ENOBUFS } else { 0 };
+            self.active.clear();
+            self.active.extend((left > 0).then_some(entry as u32));
+            self.calls += work.begin(&mut self.active);
+            self.calls += self.active.iter().map(|&entry| work.call(entry)).sum::<u64>();
+            used += work.rooms[entry].done as usize;
+        }
+    }
+
+    /// Notes how long the queues were. Where each socket gave one message and there was room for more, the kernel is asked
+    /// now and then which have more.
+    fn look_back(&mut self, plan: Plan, eps: &[Mmep], vlen: usize) {
+        let served = || eps.iter().filter(|ep| ep.num > 0);
+        let deep = match plan {
+            Plan::OneEachAndCheck if vlen > eps.len() => {
+                self.calls += 1;
+                message::readable(served().map(|ep| ep.sockfd))
+            }
+            _ => served().filter(|ep| ep.num > 1).count(),
+        };
+        self.depth.saw(served().count(), deep);
+    }
+
     /// Serves every entry that has a room: all sockets at once, entries that name a socket
     /// again one after the other.
     fn serve(&mut self, work: &mut impl Work) {
@@ -176,7 +215,7 @@ impl Caller {
     fn serve_distinct(&mut self, work: &mut impl Work) {
         self.calls += work.begin(&mut self.active);
         let mut round = 0;
-        while self.active.len() >= SUBMISSION_LEAST && work.pays_as_submission(&self.active, round) {
+        while work.pays_as_submission(&self.active, round) {
             if self.batch().is_none() {
                 break;
             }

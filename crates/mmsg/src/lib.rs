@@ -12,6 +12,7 @@
 
 mod batch;
 mod caller;
+mod depth;
 mod late;
 pub mod lowat;
 mod messages;
@@ -34,12 +35,16 @@ pub use receiver::Receiver;
 pub struct Mmep {
     /// The socket.
     pub sockfd: i32,
-    /// Before the call: how many messages. After it: how many there were, or a negative error
-    /// number.
+    /// After the call: how many messages there were, or a negative error number. Before it, to send: how many to send; to
+    /// receive: nothing, or with [`LIMITED`] how many at most.
     pub num: i32,
-    /// The first of them in the message vector.
+    /// The first of them in the message vector: to send, set by the caller; to receive, by the call.
     pub offset: i32,
 }
+
+/// A flag of [`recvmmmsg`]: each [`Mmep::num`] is the most messages that its socket may have. No flag of the kernel's has
+/// this bit.
+pub const LIMITED: i32 = 0x1000_0000;
 
 /// How the calls reach the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,18 +86,17 @@ thread_local! {
 
 /// Receives the messages that wait in many sockets. It never waits.
 ///
-/// Each entry of `eps` with a `num` above 0 receives at most so many messages, in the places of
-/// `msgs` from `offset` on; places of two entries may not overlap. Entries with `num` 0 share
-/// the other places evenly, and their `offset` tells afterwards where they are. Entries may come
-/// in any order. One that names a socket again goes on where the one before it ended; a socket that has two
-/// descriptors is two, whose order is not defined.
+/// Of `eps` only the descriptors are read; `num` and `offset` are results. Sockets are served in the order of the entries, and
+/// each may have as many messages as `msgs` has places left. While queues are short, as the last calls found them, a call
+/// receives one message of each socket and does not look for a second one, which would cost a third more; what it leaves is
+/// readable still. With [`LIMITED`] in `flags`, `num` is the most messages that a socket may have, and it is looked for so many.
 ///
-/// Afterwards `num` is the number of messages, which are filled in as by recvmmsg(2), or a
+/// Afterwards `num` is the number of messages, which are filled in as by recvmmsg(2) from `offset` on, or a
 /// negative error number: EAGAIN where nothing waits; EBADF, ENOTSOCK, EFAULT and what else
-/// recvmsg(2) says; EINVAL for places that do not exist or belong to another entry, or a `num` that was still negative; ENOBUFS for
-/// an entry that shared places which were too few, and was not looked at (another time it is
-/// another one). Fewer messages than asked for mean that no more waited, or that an error came
-/// then: the thread's next call for that socket tells it, behind what is left of a stream's data.
+/// recvmsg(2) says; ENOBUFS for an entry that was not served since `msgs` has no place left; EINVAL for a limit below 1.
+/// An error that came behind messages is reported by the thread's next call for that socket, behind what is left of a stream's
+/// data. A stream that has ended has one message of length 0 in each call. An entry that names a socket again goes on where
+/// the one before it ended; a socket that has two descriptors is two, whose order is not defined.
 ///
 /// The result is the number of messages in all. `flags` are those of recvmsg(2). With MSG_TRUNC,
 /// which asks for the real length of each datagram, messages of one piece without address and
@@ -100,8 +104,8 @@ thread_local! {
 ///
 /// # Safety
 ///
-/// What the headers of `msgs` point to is valid for writes and used by nobody else during the
-/// call. Memory that is not mapped is no harm (EFAULT), but nobody unmaps it during the call.
+/// The vector of pieces of each header is null or valid for reads. What else the headers and the pieces point to is valid
+/// for writes and used by nobody else during the call, or is not mapped, which is EFAULT.
 ///
 /// # Errors
 ///

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use socket2::SockAddr;
 
-use crate::{CallError, Mmep};
+use crate::{CallError, LIMITED, Mmep};
 
 /// Room for messages, and those that were received last.
 pub struct Inbox {
@@ -52,7 +52,8 @@ impl Inbox {
 
     /// Receives what waits in the sockets, each of which has an equal share of the room, as
     /// [`crate::recvmmmsg`] does. For each socket: the numbers of its messages, or its error;
-    /// that nothing waits is one (`WouldBlock`).
+    /// that nothing waits is one (`WouldBlock`), and that the room has fewer messages than there are sockets
+    /// (EINVAL, for the last ones).
     ///
     /// # Errors
     ///
@@ -70,11 +71,17 @@ impl Inbox {
             header.msg_name = (&raw mut self.names[at]).cast();
             header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as u32;
         }
-        let entry = |socket: &BorrowedFd<'_>| Mmep { sockfd: socket.as_raw_fd(), num: 0, offset: 0 };
-        let mut eps: Vec<Mmep> = sockets.iter().map(entry).collect();
+        let (room, shares) = (self.headers.len(), sockets.len().max(1));
+        let share = |at: usize| room / shares + usize::from(at < room % shares);
+        let entry = |(at, socket): (usize, &BorrowedFd<'_>)| Mmep {
+            sockfd: socket.as_raw_fd(),
+            num: i32::try_from(share(at)).unwrap_or(i32::MAX),
+            offset: 0,
+        };
+        let mut eps: Vec<Mmep> = sockets.iter().enumerate().map(entry).collect();
         // SAFETY: the headers were just made to point to memory of this value, which is borrowed
         // for the call.
-        unsafe { crate::recvmmmsg(&mut eps, &mut self.headers, 0)? };
+        unsafe { crate::recvmmmsg(&mut eps, &mut self.headers, LIMITED)? };
         let outcome = |ep: Mmep| match ep.num {
             0.. => Ok(ep.offset as usize..(ep.offset + ep.num) as usize),
             errno => Err(io::Error::from_raw_os_error(-errno)),

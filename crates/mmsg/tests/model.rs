@@ -1,11 +1,12 @@
 //! Random sets of sockets, messages and calls, on both backends, against a loop of recvmsg(2) or
 //! sendmsg(2) (that ends where a part of a message went) on the same sockets of a twin world.
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use mmsg::{Backend, Caller, Mmep};
+use mmsg::{Backend, Caller, LIMITED, Mmep};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use socket2::Socket;
@@ -37,10 +38,7 @@ enum Step {
 #[derive(Clone, Debug)]
 struct Call {
     entries: Vec<Entry>,
-    /// Where rooms begin in the vector: a permutation of the entries' claims, and gaps.
-    order: Vec<usize>,
-    gap: usize,
-    shared_places: usize,
+    vlen: usize,
     shapes: Vec<Shape>,
     flags: i32,
 }
@@ -48,8 +46,10 @@ struct Call {
 #[derive(Clone, Debug)]
 struct Entry {
     target: Target,
-    /// Places; 0 to share what is left.
-    num: usize,
+    /// The limit, or whatever was left there.
+    num: i32,
+    /// Whatever was left there.
+    offset: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,6 @@ enum Target {
     NoSocket,
     /// A number that is no descriptor.
     Closed,
-    /// Places that the vector does not have.
-    OutOfRange(usize),
 }
 
 struct World {
@@ -89,7 +87,7 @@ impl World {
 
     fn fd(&self, target: Target) -> RawFd {
         match target {
-            Target::Socket(socket) | Target::OutOfRange(socket) => self.pairs[socket].fd(),
+            Target::Socket(socket) => self.pairs[socket].fd(),
             Target::NoSocket => self.pipe[0],
             Target::Closed => i32::MAX,
         }
@@ -195,28 +193,18 @@ impl Drop for World {
 }
 
 impl Call {
-    /// The entries with their offsets, and the length of the vector.
-    fn eps(&self, world: &World) -> (Vec<Mmep>, usize) {
-        let mut offsets = vec![0; self.entries.len()];
-        let mut end = 0;
-        for &at in &self.order {
-            offsets[at] = end;
-            if self.entries[at].num > 0 {
-                end += self.entries[at].num + self.gap;
-            }
-        }
-        let vlen = end + self.shared_places;
-        let eps = self.entries.iter().zip(offsets).map(|(entry, offset)| Mmep {
-            sockfd: world.fd(entry.target),
-            num: entry.num as i32,
-            offset: if let Target::OutOfRange(_) = entry.target { i32::MAX - 3 } else { offset as i32 },
-        });
-        (eps.collect(), vlen)
+    fn eps(&self, world: &World) -> Vec<Mmep> {
+        let entries = self.entries.iter();
+        entries.map(|&Entry { target, num, offset }| Mmep { sockfd: world.fd(target), num, offset }).collect()
     }
 
-    fn vector(&self, vlen: usize) -> Vector {
-        let shapes: Vec<_> = (0..vlen).map(|place| self.shapes[place % self.shapes.len()].clone()).collect();
-        Vector::new(&shapes)
+    fn is_limited(&self) -> bool {
+        self.flags & LIMITED != 0
+    }
+
+    fn vector(&self) -> Vector {
+        let shape = |place: usize| self.shapes[place % self.shapes.len()].clone();
+        Vector::new(&(0..self.vlen).map(shape).collect::<Vec<_>>())
     }
 
     fn flags_compared(&self) -> i32 {
@@ -225,8 +213,8 @@ impl Call {
     }
 }
 
-/// What each entry gave: a count or a negative error number, and its messages.
-type Results = Vec<(i32, Vec<Got>)>;
+/// What each entry gave: a count or a negative error number, where its messages begin, and these.
+type Results = Vec<(i32, i32, Vec<Got>)>;
 
 /// The calls as a program makes them that has nothing but recvmsg(2).
 #[derive(Default)]
@@ -236,92 +224,91 @@ struct Model {
 }
 
 impl Model {
-    fn receive(&mut self, call: &Call, world: &World) -> Results {
-        let (eps, vlen) = call.eps(world);
-        let rooms = rooms(&eps, vlen);
-        let mut vector = call.vector(vlen);
-        let mut results = Vec::new();
-        for (ep, room) in eps.iter().zip(rooms) {
-            let late = self.late.iter().position(|late| late.0 == ep.sockfd).filter(|_| room.is_ok());
-            let room = match (room, late.map(|at| self.late.remove(at).1)) {
-                (Err(errno), _) | (_, Some(errno)) => {
-                    results.push((-errno, Vec::new()));
-                    continue;
-                }
-                (Ok(room), None) => room,
+    /// `results` are what the call gave on the other world. Without limits it decides how many messages a socket gives and
+    /// where they lie, side by side in the order of the entries.
+    fn receive(&mut self, call: &Call, world: &World, results: &Results) -> Results {
+        let mut vector = call.vector();
+        let mut used = 0;
+        let receive = |(entry, &(num, offset, _)): (&Entry, &(i32, i32, Vec<Got>))| {
+            let (start, limit) = match call.is_limited() {
+                true => (used, entry.num),
+                false => (offset as usize, num.max(1)),
             };
-            let mut got = Vec::new();
-            let mut num = 0;
-            for place in room {
-                let header = &raw mut vector.messages[place].msg_hdr;
-                let flags = call.flags | libc::MSG_DONTWAIT;
-                // SAFETY: the vector's headers and what they point to live; faults in them are
-                // the kernel's to find.
-                let received = unsafe { libc::recvmsg(ep.sockfd, header, flags) };
-                if received < 0 {
-                    let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
-                    if num == 0 {
-                        num = -errno;
-                    } else if errno != libc::EAGAIN {
-                        self.late.push((ep.sockfd, errno));
-                    }
-                    break;
-                }
-                vector.messages[place].msg_len = received as u32;
-                got.push(vector.got(place));
-                num += 1;
-            }
-            results.push((num, got));
-        }
-        results
+            assert!((used..=call.vlen).contains(&start), "{start} lies behind {used} of {}", call.vlen);
+            let room = usize::try_from(limit).unwrap_or(0).min(call.vlen - start);
+            used = start + if call.is_limited() { room } else { num.max(0) as usize };
+            let (num, got) = match room {
+                0 if limit < 1 => (-libc::EINVAL, Vec::new()),
+                0 => (-libc::ENOBUFS, Vec::new()),
+                _ => self.receive_each(call, entry.target, start..start + room, &mut vector, world),
+            };
+            (num, start as i32, got)
+        };
+        call.entries.iter().zip(results).map(receive).collect()
     }
-}
 
-/// The places of each entry, by the words of the manual.
-fn rooms(eps: &[Mmep], vlen: usize) -> Vec<Result<Vec<usize>, i32>> {
-    let mut taken = vec![false; vlen];
-    let mut rooms: Vec<Result<Vec<usize>, i32>> = eps
-        .iter()
-        .map(|ep| {
-            let places: Vec<usize> = (0..ep.num as usize).map(|at| ep.offset as usize + at).collect();
-            if places.iter().any(|&place| place >= vlen || taken[place]) {
-                return Err(libc::EINVAL);
-            }
-            places.iter().for_each(|&place| taken[place] = true);
-            Ok(places)
-        })
-        .collect();
-    let free: Vec<usize> = (0..vlen).filter(|&place| !taken[place]).collect();
-    let sharing: Vec<usize> = (0..eps.len()).filter(|&at| eps[at].num == 0).collect();
-    for (share, &at) in sharing.iter().enumerate() {
-        let part = &free[free.len() * share / sharing.len()..free.len() * (share + 1) / sharing.len()];
-        let side_by_side = part.iter().enumerate().take_while(|&(nth, &place)| place == part[0] + nth);
-        rooms[at] = Ok(side_by_side.map(|(_, &place)| place).collect());
-        if part.is_empty() {
-            rooms[at] = Err(libc::ENOBUFS);
+    fn receive_each(
+        &mut self,
+        call: &Call,
+        target: Target,
+        places: Range<usize>,
+        vector: &mut Vector,
+        world: &World,
+    ) -> (i32, Vec<Got>) {
+        let fd = world.fd(target);
+        if let Some(late) = self.late.iter().position(|late| late.0 == fd) {
+            return (-self.late.remove(late).1, Vec::new());
         }
+        let is_stream = matches!(target, Target::Socket(socket) if world.pairs[socket].kind.is_stream());
+        let mut got = Vec::new();
+        for place in places {
+            let header = &raw mut vector.messages[place].msg_hdr;
+            let flags = call.flags & !LIMITED | libc::MSG_DONTWAIT;
+            // SAFETY: the vector's headers and what they point to live; faults in them are
+            // the kernel's to find.
+            let received = unsafe { libc::recvmsg(fd, header, flags) };
+            if received < 0 {
+                let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
+                if got.is_empty() {
+                    return (-errno, got);
+                }
+                if errno != libc::EAGAIN {
+                    self.late.push((fd, errno));
+                }
+                break;
+            }
+            vector.messages[place].msg_len = received as u32;
+            got.push(vector.got(place));
+            // The end, of which one is enough.
+            if received == 0 && is_stream {
+                break;
+            }
+        }
+        (got.len() as i32, got)
     }
-    rooms
 }
 
 fn receive(caller: &mut Caller, call: &Call, world: &World) -> Results {
-    let (mut eps, vlen) = call.eps(world);
-    let mut vector = call.vector(vlen);
+    let mut eps = call.eps(world);
+    let mut vector = call.vector();
     // SAFETY: the vector's memory is this test's own, or nobody's.
     let total = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, call.flags) }.unwrap();
     assert_eq!(total as i32, eps.iter().map(|ep| ep.num.max(0)).sum::<i32>());
-    let places = |ep: &Mmep| ep.offset..ep.offset + ep.num.max(0);
-    eps.iter().map(|ep| (ep.num, places(ep).map(|place| vector.got(place as usize)).collect())).collect()
+    let got = |ep: &Mmep| {
+        let places = ep.offset..ep.offset + ep.num.max(0);
+        places.map(|place| vector.got(place as usize)).collect()
+    };
+    eps.iter().map(|ep| (ep.num, ep.offset, got(ep))).collect()
 }
 
 /// A message and which sender it is of.
 type Sent = (Got, Option<usize>);
 
 /// Without what no two worlds share: ports become senders.
-fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, Vec<Sent>)> {
+fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, i32, Vec<Sent>)> {
     let entries = call.entries.iter().zip(results);
     entries
-        .map(|(entry, (num, messages))| {
+        .map(|(entry, (num, offset, messages))| {
             let messages = messages.into_iter().map(|mut got| {
                 let sender = match entry.target {
                     Target::Socket(socket) => world.pairs[socket].sender_of(&got.name),
@@ -333,7 +320,7 @@ fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, Vec<Sen
                 got.flags &= call.flags_compared();
                 (got, sender)
             });
-            (num, messages.collect())
+            (num, offset, messages.collect())
         })
         .collect()
 }
@@ -344,8 +331,9 @@ fn run(kinds: &[Kind], stamped: bool, steps: &[Step]) {
         let mut model = Model::default();
         for step in steps {
             if let Step::Receive(call) = step {
-                let got = comparable(receive(&mut caller, call, &world), call, &world);
-                let expected = comparable(model.receive(call, &twin), call, &twin);
+                let got = receive(&mut caller, call, &world);
+                let expected = comparable(model.receive(call, &twin, &got), call, &twin);
+                let got = comparable(got, call, &world);
                 assert_eq!(got, expected, "{:?} {call:?}", caller.backend());
             } else {
                 world.apply(step);
@@ -389,36 +377,18 @@ fn len() -> impl Strategy<Value = usize> {
 }
 
 fn call(faults: Faults) -> impl Strategy<Value = Call> {
-    let entries = vec((target(), prop_oneof![6 => 1..4usize, 2 => Just(0usize), 1 => Just(20)]), 1..60);
-    (entries, 0..3usize, 0..10usize, flags(), any::<bool>()).prop_flat_map(
-        move |(entries, gap, more, flags, all_share)| {
-            let mut entries: Vec<_> =
-                entries.into_iter().map(|(target, num)| Entry { target, num }).collect();
-            for entry in &mut entries {
-                let out_of_range = matches!(entry.target, Target::OutOfRange(_));
-                entry.num = if faults == Faults::Headers {
-                    1
-                } else if out_of_range {
-                    entry.num.max(1)
-                } else if all_share {
-                    0
-                } else {
-                    entry.num
-                };
-            }
-            let sharing = entries.iter().filter(|entry| entry.num == 0).count();
-            // At least a place for each: who goes without is not for a model to say.
-            let shared_places = if sharing > 0 { sharing + more } else { 0 };
-            let order = Just((0..entries.len()).collect::<Vec<_>>()).prop_shuffle();
-            let shapes = vec(shape(faults), 1..6);
-            (order, shapes).prop_map(move |(order, shapes)| Call {
-                entries: entries.clone(),
-                order,
-                gap,
-                shared_places,
-                shapes,
-                flags,
-            })
+    let limit = match faults {
+        Faults::Headers => Just(1).boxed(),
+        _ => prop_oneof![12 => 1..4i32, 2 => Just(20), 1 => Just(0), 1 => any::<i32>()].boxed(),
+    };
+    let entry =
+        (target(), limit, any::<i32>()).prop_map(|(target, num, offset)| Entry { target, num, offset });
+    // Where messages have faults the model has to know how many are asked for.
+    let limited = prop_oneof![Just(true), Just(faults != Faults::None)];
+    (vec(entry, 1..60), 0..200usize, flags(), vec(shape(faults), 1..6), limited).prop_map(
+        |(entries, vlen, flags, shapes, limited)| {
+            let flags = if limited { flags | LIMITED } else { flags };
+            Call { entries, vlen, shapes, flags }
         },
     )
 }
@@ -428,7 +398,6 @@ fn target() -> impl Strategy<Value = Target> {
         20 => (0..SOCKETS).prop_map(Target::Socket),
         1 => Just(Target::NoSocket),
         1 => Just(Target::Closed),
-        1 => (0..SOCKETS).prop_map(Target::OutOfRange),
     ]
 }
 
@@ -449,7 +418,7 @@ fn shape(faults: Faults) -> impl Strategy<Value = Shape> {
         Faults::Headers => vec![Fault::Vector, Fault::TooManyPieces, Fault::TooLong],
     };
     let fault = prop::sample::select([vec![Fault::None; 8], possible].concat());
-    let pieces = prop_oneof![3 => Just(vec![2048]), 1 => vec(0..100usize, 1..4), 1 => Just(vec![64])];
+    let pieces = prop_oneof![3 => Just(vec![2048]), 1 => vec(1..100usize, 1..4), 1 => Just(vec![64])];
     let control = prop_oneof![3 => Just(0usize), 1 => Just(64), 1 => Just(8)];
     (pieces, any::<bool>(), control, fault).prop_map(|(pieces, wants_name, control, fault)| Shape {
         pieces,
@@ -603,9 +572,9 @@ fn a_call_serves_every_kind_of_socket() {
     pairs.iter().for_each(|pair| assert_eq!(pair.senders[0].send(b"hello").unwrap(), 5));
     pairs.iter().for_each(|pair| support::arrived(&pair.socket));
     let mut vector = Vector::new(&vec![Shape::plain(16); 2 * SOCKETS]);
-    let mut eps: Vec<_> = pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: 0, offset: 0 }).collect();
+    let mut eps: Vec<_> = pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: 2, offset: 0 }).collect();
     // SAFETY: the vector's memory lives.
-    let total = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+    let total = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, LIMITED) }.unwrap();
     assert_eq!(total, SOCKETS);
     assert!(caller.backend() == Backend::Syscalls || caller.system_calls() <= 3);
     for ep in eps {

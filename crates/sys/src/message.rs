@@ -85,14 +85,12 @@ pub unsafe fn send_messages(
     retried(|| unsafe { libc::sendmmsg(fd, headers, count, flags as _) } as isize)
 }
 
-/// Whether the eight bytes at an address can be read now. sigprocmask(2) is asked, which copies them before it refuses what it
-/// is to do with them: it is short, and allowed everywhere.
-pub fn can_be_read(address: usize) -> bool {
-    const NO_WAY: libc::c_int = -1;
-    let none = ptr::null_mut::<u64>();
-    // SAFETY: the kernel reads at most so many bytes, which may be absent, writes none, and changes no mask for want of a way to.
-    let done = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, address, none, size_of::<u64>()) };
-    done != 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+/// How many of the sockets can be read from (poll(2)); none where the call fails.
+pub fn readable(sockets: impl Iterator<Item = RawFd>) -> usize {
+    let mut polls: Vec<_> = sockets.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    // SAFETY: so many live pollfds.
+    let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 0) };
+    usize::try_from(ready).unwrap_or(0)
 }
 
 /// Bytes that wait in a stream's queue, or of the datagram that comes next (FIONREAD).
@@ -105,10 +103,14 @@ pub fn unread(fd: RawFd) -> io::Result<usize> {
     }
 }
 
+/// Whether it is a stream socket.
+pub fn is_stream(fd: RawFd) -> bool {
+    option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM)
+}
+
 /// Whether it is a stream in which bytes wait.
 pub fn has_stream_data(fd: RawFd) -> bool {
-    let kind = option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE);
-    kind.is_ok_and(|kind| kind == libc::SOCK_STREAM) && unread(fd).is_ok_and(|count| count > 0)
+    is_stream(fd) && unread(fd).is_ok_and(|count| count > 0)
 }
 
 /// Whether the peer sends no more and no bytes wait (poll(2) and FIONREAD).

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sys::clock::monotonic;
 
+use super::aio::Aio;
 use super::gate::Gate;
+use super::lowat::Marked;
 use super::{Call, SIZE, Traffic};
 use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
@@ -52,14 +54,21 @@ impl Part for Task {
         let sockets = open(&self)?;
         match self.call {
             Call::Stateful => serve(&self, &gate, receiver(sockets)?),
+            Call::Aio => serve(&self, &gate, Aio::new(&self, sockets)?),
+            Call::Lowat => serve(&self, &gate, Marked::new(&self, sockets)?),
             _ => serve(&self, &gate, Sockets::new(&self, sockets)?),
         }
     }
 }
 
 /// How a server does its turns.
-trait Way {
+pub(super) trait Way {
     fn turn(&mut self, course: &mut Course) -> Result<(), Reason>;
+
+    /// Receives what the last turn left.
+    fn rest(&mut self, _course: &mut Course) -> Result<(), Reason> {
+        Ok(())
+    }
 
     /// Calls to receive or to send that the library made.
     fn calls(&self) -> u64;
@@ -79,9 +88,12 @@ fn serve(task: &Task, gate: &Gate, mut way: impl Way) -> Result<(), Reason> {
             course.turns.push(monotonic() - began);
         }
         course.packets += course.got as u64;
-        course.lost += (course.ready - course.got.min(course.ready)) as u64;
         gate.done(turn + 2);
     }
+    course.got = 0;
+    way.rest(&mut course)?;
+    course.packets += course.got as u64;
+    course.lost = (task.turns * task.ready as u64).saturating_sub(course.packets);
     course.calls += way.calls();
     print(&course.report())
 }
@@ -116,16 +128,16 @@ fn open(task: &Task) -> Result<Vec<OwnedFd>, Reason> {
 
 /// Turns, and what they took.
 #[derive(Default)]
-struct Course {
-    ready: usize,
+pub(super) struct Course {
+    pub(super) ready: usize,
     turns: Vec<u64>,
     delays: Vec<u64>,
     /// In some turns each message's time is taken, which costs some itself: since when.
     sent_at: Option<u64>,
     /// Messages of this turn.
-    got: usize,
-    calls: u64,
-    waits: u64,
+    pub(super) got: usize,
+    pub(super) calls: u64,
+    pub(super) waits: u64,
     packets: u64,
     lost: u64,
     /// What was read of the messages, so that they are read.
@@ -134,7 +146,7 @@ struct Course {
 
 impl Course {
     #[inline]
-    fn take(&mut self, data: &[u8]) {
+    pub(super) fn take(&mut self, data: &[u8]) {
         self.sum = self.sum.wrapping_add(u64::from(*data.first().unwrap_or(&0)));
         self.got += 1;
         if let Some(sent_at) = self.sent_at {
@@ -244,7 +256,8 @@ impl Sockets {
         }
         let messages = match task.call {
             Call::Recvmmsg => QUEUE,
-            Call::Recvmmmsg => task.ready,
+            // As the proposal's loop has: more places than sockets are ready.
+            Call::Recvmmmsg => task.ready + SPARE,
             _ => 1,
         };
         let mut memory = vec![7; messages * STRIDE];
@@ -282,8 +295,8 @@ impl Sockets {
 
     fn receive_together(&mut self, ready: usize, course: &mut Course) -> Result<(), Reason> {
         self.eps.clear();
-        let events = self.events[..ready].iter().zip(0..);
-        self.eps.extend(events.map(|(event, offset)| Mmep { sockfd: event.u64 as i32, num: 1, offset }));
+        let events = self.events[..ready].iter();
+        self.eps.extend(events.map(|event| Mmep { sockfd: event.u64 as i32, ..Mmep::default() }));
         // SAFETY: the headers point into `memory`, which nobody else uses.
         unsafe { self.caller.recvmmmsg(&mut self.eps, &mut self.headers, self.flags) }?;
         check(&self.eps)?;
@@ -355,10 +368,13 @@ fn check(eps: &[Mmep]) -> Result<(), Reason> {
 }
 
 /// Bytes for a message, as a server has them that does not know what will come.
-const ROOM: usize = 2048;
+pub(super) const ROOM: usize = 2048;
 
 /// From one to the next: at powers of two their first bytes would share few lines of the cache.
-const STRIDE: usize = ROOM + 64;
+pub(super) const STRIDE: usize = ROOM + 64;
+
+/// Places that recvmmmsg has beside one for each socket.
+const SPARE: usize = 70;
 
 /// Messages that recvmmsg may take of a socket.
 const QUEUE: usize = 8;
@@ -370,4 +386,4 @@ const TIMED: u64 = 16;
 const PARTS: usize = 50;
 
 /// A message that takes longer is lost.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);

@@ -16,8 +16,8 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
     let records = records(&files.json);
     assert_eq!(records[0]["scenario"], "mmsg");
     let measured = of_kind(&records, "measurement");
-    // Four calls, but three that send.
-    assert_eq!(measured.len(), (4 + 4 + 3) * 2 * 2);
+    // Five calls for datagrams, six for streams, three that send.
+    assert_eq!(measured.len(), (5 + 6 + 3) * 2 * 2);
     for record in &measured {
         let packets = record["packets"].as_u64().unwrap();
         assert!(packets >= 32 * 20 && record["lost"] == 0, "{record}");
@@ -28,7 +28,9 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
             _ => assert!(calls > 0, "{record}"),
         }
     }
-    for words in ["stateful", "udp-send", "a receiver does not send"] {
+    for words in
+        ["stateful", "aio", "lowat", "udp-send", "a receiver does not send", "the mark is for streams"]
+    {
         assert!(table.contains(words), "{table}");
     }
     let svg = files.svg();

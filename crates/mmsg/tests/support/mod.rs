@@ -156,7 +156,7 @@ pub(crate) enum Fault {
     None,
     /// A piece is not mapped.
     Piece,
-    /// The vector of pieces is not mapped.
+    /// There is no vector of pieces.
     Vector,
     /// The name is not mapped.
     Name,
@@ -232,7 +232,7 @@ impl Vector {
             message.msg_iov = own.as_mut_ptr();
             message.msg_iovlen = own.len() as _;
             match shape.fault {
-                Fault::Vector => message.msg_iov = ptr::without_provenance_mut(NOWHERE),
+                Fault::Vector => message.msg_iov = ptr::null_mut(),
                 Fault::TooManyPieces => message.msg_iovlen = 5000,
                 _ => {}
             }
