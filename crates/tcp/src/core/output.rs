@@ -150,7 +150,7 @@ impl<C: Control> Stack<C> {
         } else if !first && hot.has_ecn(ecn::ON) {
             head.flags = head.flags.with(Flags::ECE);
         }
-        head.mss = offers.mss.then(|| self.path_mss(&hot.tuple));
+        head.mss = offers.mss.then(|| self.own_mss(slot));
         // After a SYN of the peer only what it offered.
         head.scale = (first && offers.scale || hot.scales != 0).then(|| self.window_scale());
         head.sack_permitted = first && offers.sack || hot.has(flag::SACK);

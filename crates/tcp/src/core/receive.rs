@@ -228,7 +228,7 @@ impl<C: Control> Stack<C> {
         if hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero() {
             return hot.set(flag::ACK_NOW);
         }
-        let path = u32::from(self.path_mss(&segment.tuple));
+        let path = u32::from(self.own_mss(slot));
         let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
         let full = size.clamp(path.min(536), path);
         let hot = &mut self.flows[slot];
