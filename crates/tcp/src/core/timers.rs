@@ -114,7 +114,7 @@ impl<C: Control> Stack<C> {
             let flight = cold.flight.in_flight();
             let Lasting { rack, memory, .. } = &mut self.lasting[slot as usize];
             // RFC 8985, 6.2: the reordering timer.
-            if cold.detect_losses(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
+            if cold.detect_congestion(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
                 let mss = u32::from(hot.mss);
                 cold.undo = Some(Undo::new(hot.window, *memory));
                 self.control.congested(&mut hot.window, memory, flight, mss);

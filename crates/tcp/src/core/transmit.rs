@@ -18,6 +18,8 @@ pub(crate) enum Plan {
     Again(Span),
     /// New bytes; the span may end with the FIN.
     New(Span),
+    /// New bytes in one segment that is larger than others.
+    Search(Span),
     /// The last byte's number once more, to have the peer answer.
     Probe,
     Ack,
@@ -72,6 +74,9 @@ impl<C: Control> Stack<C> {
                 let len = last.span.len().min(size);
                 return Plan::Again(Span::new(last.span.end - len, last.span.end));
             }
+        }
+        if let Some(plan) = cold.and_then(|cold| self.plan_search(slot, hot, cold, size)) {
+            return plan;
         }
         match self.plan_new(slot, hot, cold, size) {
             Plan::New(span) if hot.cold == NO_COLD && self.colds.is_full() => {
