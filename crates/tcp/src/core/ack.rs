@@ -127,7 +127,7 @@ impl<C: Control> Stack<C> {
         let may_wait = self.user_timeout(slot).is_none();
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
-        let Lasting { rack, memory, rate, .. } = &mut self.lasting[slot as usize];
+        let Lasting { rack, memory, pipe, rate, .. } = &mut self.lasting[slot as usize];
         let mss = u32::from(hot.mss);
         if let Some(bytes_a_second) = cold.delivery.delivered(now, delivered.bytes, ack, hot.snd_nxt) {
             *rate = bytes_a_second;
@@ -188,6 +188,7 @@ impl<C: Control> Stack<C> {
         }
         if (lost || repaired) && cold.recovery.is_none() {
             cold.undo = lost.then(|| Undo::new(hot.window, *memory));
+            pipe.validate(&mut hot.window, flight);
             self.control.congested(&mut hot.window, memory, flight, mss);
             if lost {
                 cold.recovery = Some(hot.snd_nxt);

@@ -3,7 +3,7 @@
 use super::blocks::{List, Pool};
 use super::challenges::Challenges;
 use super::few::Few;
-use super::pace::{Delivery, Pace, Undo, Usage};
+use super::pace::{Delivery, Pace, Pipe, Undo, Usage};
 use super::reduce::Reduction;
 use super::search::Search;
 use super::sent::Flight;
@@ -283,6 +283,7 @@ pub(crate) struct Lasting<M> {
     pub(crate) rack: Rack,
     /// The congestion controller's.
     pub(crate) memory: M,
+    pub(crate) pipe: Pipe,
     pub(crate) challenges: Challenges,
     /// Bytes and segments that were sent again.
     pub(crate) again: u64,

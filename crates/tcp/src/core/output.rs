@@ -209,6 +209,10 @@ impl<C: Control> Stack<C> {
         let flight = cold.flight.in_flight();
         let limited = flight + u32::from(hot.mss) > hot.window.congestion;
         cold.usage.sent(hot.snd_una, hot.snd_nxt, flight, limited);
+        if self.lasting[slot as usize].pipe.sent(now, flight, &hot.window, hot.srtt) {
+            let least = self.control.start(hot.mss.into(), false).congestion;
+            hot.window.decay(least);
+        }
         if let Some(reduction) = &mut cold.reduction {
             reduction.sent(span.len());
         }
