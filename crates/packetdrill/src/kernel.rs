@@ -295,7 +295,7 @@ impl System for Kernel {
     }
 
     fn segment_size(&self, socket: u32) -> Result<u32, Failed> {
-        Ok(SockRef::from(&self.get(socket)?.fd).tcp_mss().map_err(failed)?)
+        SockRef::from(&self.get(socket)?.fd).tcp_mss().map_err(failed)
     }
 
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed> {

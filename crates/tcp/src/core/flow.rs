@@ -5,7 +5,6 @@ use super::challenges::Challenges;
 use super::few::Few;
 use super::pace::{Delivery, Pace, Pipe, Undo, Usage};
 use super::reduce::Reduction;
-use super::search::Search;
 use super::sent::Flight;
 use super::seq::{Seq, Span};
 use super::state::State;
@@ -275,6 +274,13 @@ impl Default for Rack {
 pub(crate) struct TailProbe {
     pub(crate) end: Seq,
     pub(crate) is_retransmission: bool,
+}
+
+/// A segment that is larger than what is known to arrive, and was sent once (RFC 4821, 7.5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub(crate) span: Span,
+    pub(crate) mss: u16,
 }
 
 /// What a flow keeps for its life, and rarely needs.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Stack;
-use super::flow::{Cold, Hot, Lasting, NO_COLD, flag};
+use super::flow::{Cold, Hot, Lasting, NO_COLD, Search, flag};
 use super::seq::Span;
 use super::transmit::Plan;
 use crate::control::Control;
@@ -24,13 +24,6 @@ const SAFE_MSS_V6: u16 = 1_220;
 const NEAR: u16 = 32;
 /// Segments that follow a probe, so that its loss is found without a timeout (RFC 4821, 7.4).
 const BEHIND: u32 = 3;
-
-/// A segment that is larger than what is known to arrive, and was sent once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Search {
-    pub(crate) span: Span,
-    mss: u16,
-}
 
 fn second(time: Time) -> u32 {
     (time.micros() / 1_000_000) as u32
