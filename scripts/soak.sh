@@ -3,7 +3,8 @@
 # Each piece of 1000 has a seed of its own, which is printed: a failure is repeated with
 #     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe --test model ENGINE
 # Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
-# Then the TCP in user space: TCP_FLOWS simulated connections with faults and as many without, and against Linux: TCP_MB each of
+# Then the TCP in user space: TCP_FLOWS simulated connections with faults, as many without, and paths that some share, with
+# their round trips and times, one for each fifty; and against Linux: TCP_MB each of
 # its named transfers, every case of the matrix, and servers under the load generators of others.
 # Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 TCP_FLOWS=100000 TCP_MB=1000 scripts/soak.sh
 set -euo pipefail
@@ -70,8 +71,9 @@ scale() {
 # Simulated connections from SEED on, with faults, then without.
 simulated() {
     attempt simulated 's/^.*Seen { flows: \([0-9]*\),.*from seed \([0-9]*\)$/simulated  seed \2: \1 connections ok/p' \
-        env MEGAPIPE_TCP_FLOWS="$TCP_FLOWS" MEGAPIPE_TCP_FIRST_SEED="$SEED" RUST_BACKTRACE=0 \
-        "$CARGO" test --locked --release -p megapipe-tcp --test simulator -- --nocapture --test-threads=1
+        env MEGAPIPE_TCP_FLOWS="$TCP_FLOWS" MEGAPIPE_TCP_PATHS=$((TCP_FLOWS / 50)) MEGAPIPE_TCP_FIRST_SEED="$SEED" \
+        RUST_BACKTRACE=0 "$CARGO" test --locked --release -p megapipe-tcp --test simulator --test flows -- \
+        --nocapture --test-threads=1
 }
 
 # Transfers over a TUN device, as a user without privileges.

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -203,6 +204,14 @@ impl Turn<'_> {
             return Ok(Record::new("shared-path", fields));
         }
         if path.flood > 0 {
+            // What a connection carries before the flood, and one that was opened before it under it.
+            let order = Order { from: from.clone(), bytes: None, seconds: OPEN_SECONDS };
+            let quiet = fetch(&mut receiver, &order)?[0].bytes;
+            order_of(&mut receiver, &order)?;
+            thread::sleep(OPENING);
+            relay.ask("")?;
+            relay.line()?;
+            fields["open"] = json!(answers(&mut receiver, &order)?[0].bytes as f64 / quiet.max(1) as f64);
             // Of many clients at once, the share of those that get 10 KB within a few seconds.
             let order = Order { from: vec![from[0]; CLIENTS], bytes: Some(10_000), seconds: 5.0 };
             let answers = fetch(&mut receiver, &order)?;
@@ -226,12 +235,26 @@ impl Turn<'_> {
 
 /// Has a receiver do as it is asked: an answer for each connection.
 fn fetch(receiver: &mut Child, order: &Order) -> Result<Vec<Answer>, Reason> {
+    order_of(receiver, order)?;
+    answers(receiver, order)
+}
+
+fn order_of(receiver: &mut Child, order: &Order) -> Result<(), Reason> {
     receiver.ask(&serde_json::to_string(order)?)?;
+    Ok(())
+}
+
+fn answers(receiver: &mut Child, order: &Order) -> Result<Vec<Answer>, Reason> {
     order.from.iter().map(|_| Ok(serde_json::from_str(&receiver.line()?)?)).collect()
 }
 
 /// Honest clients beside a flood.
 const CLIENTS: usize = 100;
+
+/// How long a connection carries what it can, without a flood and under one, and how long before the flood it is
+/// opened.
+const OPEN_SECONDS: f64 = 5.0;
+const OPENING: Duration = Duration::from_millis(500);
 
 /// How long a transfer may take, in seconds.
 const PATIENCE: f64 = 120.0;

@@ -288,7 +288,10 @@ const SHARED_PATH: View = View {
 /// Honest clients of a sender that is flooded with SYNs.
 const FLOODED_PATH: View = View {
     point: &[key!("path", "row")],
-    figures: &[figure!("served %", 1, "served", 100.0).over(Over::Range)],
+    figures: &[
+        figure!("served %", 1, "served", 100.0).over(Over::Range),
+        figure!("open connection %", 1, "open", 100.0).over(Over::Range),
+    ],
     ..View::new("Clients that are served beside a flood of SYNs", "flooded-path", "ends")
 };
 

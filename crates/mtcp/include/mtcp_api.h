@@ -75,11 +75,11 @@ mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);
  * until mtcp_setsock_nonblock. */
 int mtcp_pipe(mctx_t mctx, int pipeid[2]);
 
-/* SO_ERROR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY; ENOSYS for others. */
+/* SO_ERROR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_MAXSEG; ENOSYS for others. */
 int mtcp_getsockopt(mctx_t mctx, int sockid, int level, int optname, void *optval,
 		    socklen_t *optlen);
 
-/* SO_KEEPALIVE, SO_LINGER, TCP_NODELAY; others have no effect. */
+/* SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_MAXSEG; others have no effect. */
 int mtcp_setsockopt(mctx_t mctx, int sockid, int level, int optname, const void *optval,
 		    socklen_t optlen);
 

@@ -307,7 +307,7 @@ pub unsafe extern "C" fn mtcp_getpeername(
     }))
 }
 
-/// SO_ERROR, SO_KEEPALIVE, SO_LINGER and TCP_NODELAY.
+/// SO_ERROR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK and TCP_MAXSEG.
 ///
 /// # Safety
 /// `len` is null or valid, and `value` null or valid for writes of `*len` bytes; for SO_ERROR of an
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn mtcp_getsockopt(
         if value.is_null() || len.is_null() {
             return Err(FAULT);
         }
-        let Options { no_delay, keep_alive, linger, .. } = context.sockets.options(socket)?;
+        let Options { no_delay, cork, keep_alive, linger, .. } = context.sockets.options(socket)?;
         let number = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
                 // SAFETY: as the caller promises.
@@ -335,6 +335,8 @@ pub unsafe extern "C" fn mtcp_getsockopt(
             }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => keep_alive.into(),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => no_delay.into(),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => cork.into(),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => context.sockets.segment_size(socket)?.into(),
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let seconds = linger.map_or(0, |linger| linger.as_secs() as c_int);
                 let linger = libc::linger { l_onoff: linger.is_some().into(), l_linger: seconds };
@@ -362,8 +364,8 @@ unsafe fn write<T>(number: T, value: *mut c_void, len: *mut socklen_t) -> Result
     Ok(0)
 }
 
-/// SO_KEEPALIVE, SO_LINGER and TCP_NODELAY. Others are accepted without effect, as mTCP accepts
-/// all.
+/// SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK and TCP_MAXSEG. Others are accepted without effect, as
+/// mTCP accepts all.
 ///
 /// # Safety
 /// `value` is null or valid for reads of `len` bytes.
@@ -380,10 +382,16 @@ pub unsafe extern "C" fn mtcp_setsockopt(
         let (socket, _) = context.files.socket(id)?;
         let mut options = context.sockets.options(socket)?;
         // SAFETY: as the caller promises.
-        let flag = || unsafe { read::<c_int>(value, len) }.map(|number| number != 0);
+        let number = || unsafe { read::<c_int>(value, len) };
+        let flag = || number().map(|number| number != 0);
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => options.keep_alive = flag()?,
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay = flag()?,
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => options.cork = flag()?,
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                let most = u16::try_from(number()?).map_err(|_| INVALID)?;
+                options.max_segment = Some(most).filter(|&most| most > 0);
+            }
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 // SAFETY: as the caller promises.
                 let linger = unsafe { read::<libc::linger>(value, len) }?;

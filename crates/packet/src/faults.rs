@@ -45,6 +45,8 @@ impl Random {
 pub struct Faults {
     /// Chance of being lost.
     pub loss: f64,
+    /// The longest packet that is not lost; 0 for no limit.
+    pub longest: usize,
     /// Chance of arriving twice.
     pub duplicate: f64,
     /// Chance of being held back by `reorder_by`, so that later packets overtake.
@@ -299,7 +301,8 @@ impl Path {
     /// Loses, marks, corrupts, repeats and delays.
     fn spoil(&mut self, mut packet: Packet, now: Duration) {
         let faults = self.faults;
-        if self.random.chance(faults.loss) {
+        let is_too_long = faults.longest > 0 && packet.bytes.len() > faults.longest;
+        if is_too_long || self.random.chance(faults.loss) {
             return self.lose(&packet);
         }
         if self.random.chance(faults.mark) {

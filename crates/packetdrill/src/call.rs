@@ -157,13 +157,13 @@ impl<S: System> Run<S> {
             "SO_RCVBUF" if self.dialect.is_freebsds() => return Ok(()),
             "SO_KEEPALIVE" => value(options.keep_alive),
             "TCP_NODELAY" => value(options.no_delay),
+            "TCP_CORK" => value(options.cork),
             "TCP_USER_TIMEOUT" => {
                 number = options.user_timeout.map_or(0, |time| time.as_millis()).to_string();
                 &number
             }
             "TCP_MAXSEG" => {
-                let size = self.system.info(socket, "tcpi_snd_mss")?;
-                number = size.ok_or_else(|| unsupported(call))?.to_string();
+                number = self.system.segment_size(socket)?.to_string();
                 &number
             }
             name => {
@@ -248,6 +248,13 @@ fn changed(options: Options, call: &Call) -> Option<Options> {
         "SO_REUSEADDR" => options,
         "SO_KEEPALIVE" => Options { keep_alive: on, ..options },
         "TCP_NODELAY" => Options { no_delay: on, ..options },
+        "TCP_CORK" => Options { cork: on, ..options },
+        "TCP_MAXSEG" => {
+            let most: u32 = value.trim_matches(['[', ']']).parse().ok()?;
+            // What does not fit is too large in any case.
+            let most = u16::try_from(most).unwrap_or(u16::MAX);
+            Options { max_segment: Some(most).filter(|&most| most > 0), ..options }
+        }
         "TCP_USER_TIMEOUT" => {
             let millis = value.trim_matches(['[', ']']).parse().ok()?;
             let user_timeout = Some(Duration::from_millis(millis)).filter(|time| !time.is_zero());

@@ -12,6 +12,7 @@ use packet::tun::{OpenError, Tun};
 use packet::{Batch, Device, Frame, Offload, Protocol, View, segment};
 use rustix::event::{self, PollFd, PollFlags, Timespec, epoll};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
+use socket2::SockRef;
 use tcp::sockets::{Errno, How, Options, Readiness, Trigger};
 use tcp::{Marking, Profile, Time};
 
@@ -142,6 +143,12 @@ fn named(errno: rustix::io::Errno) -> Option<Errno> {
     ERRORS.into_iter().find(|known| known.number() == errno.raw_os_error())
 }
 
+/// An error of a call, by its number.
+fn failed(error: std::io::Error) -> Failed {
+    rustix::io::Errno::from_io_error(&error)
+        .map_or_else(|| Failed::Cause(differs("an error of a call", &error)), Failed::from)
+}
+
 impl From<rustix::io::Errno> for Failed {
     fn from(errno: rustix::io::Errno) -> Failed {
         match named(errno) {
@@ -252,6 +259,7 @@ impl System for Kernel {
         let fd = &self.get(socket)?.fd;
         Ok(Options {
             no_delay: sockopt::tcp_nodelay(fd)?,
+            cork: sockopt::tcp_cork(fd)?,
             keep_alive: sockopt::socket_keepalive(fd)?,
             linger: sockopt::socket_linger(fd)?,
             user_timeout: Some(sockopt::tcp_user_timeout(fd)?)
@@ -264,6 +272,10 @@ impl System for Kernel {
     fn set_options(&mut self, socket: u32, options: Options) -> Result<(), Failed> {
         let fd = &self.get(socket)?.fd;
         sockopt::set_tcp_nodelay(fd, options.no_delay)?;
+        sockopt::set_tcp_cork(fd, options.cork)?;
+        if let Some(most) = options.max_segment {
+            SockRef::from(fd).set_tcp_mss(most.into()).map_err(failed)?;
+        }
         sockopt::set_socket_keepalive(fd, options.keep_alive)?;
         let user_timeout = options.user_timeout.map_or(0, |time| time.as_millis() as u32);
         sockopt::set_tcp_user_timeout(fd, user_timeout)?;
@@ -280,6 +292,10 @@ impl System for Kernel {
             (true, class) => sockopt::set_ipv6_tclass(fd, class.into())?,
         }
         Ok(sockopt::set_socket_linger(fd, options.linger)?)
+    }
+
+    fn segment_size(&self, socket: u32) -> Result<u32, Failed> {
+        SockRef::from(&self.get(socket)?.fd).tcp_mss().map_err(failed)
     }
 
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed> {

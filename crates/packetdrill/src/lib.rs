@@ -20,9 +20,9 @@
 //! - the calls, over several lines, too, `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `readv`, `recv`
 //!   and `recvmsg` (with `MSG_PEEK`), `write`, `writev`, `send`, `sendmsg`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
 //!   `epoll_wait`, and `getsockopt` and `setsockopt` of SO_ERROR, SO_KEEPALIVE, SO_REUSEADDR,
-//!   SO_LINGER, TCP_NODELAY, TCP_USER_TIMEOUT, TCP_NOOPT (of the host), TCP_KEEPINIT, IP_TTL, IP_TOS,
+//!   SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_MAXSEG, TCP_USER_TIMEOUT, TCP_NOOPT (of the host), TCP_KEEPINIT, IP_TTL, IP_TOS,
 //!   IPV6_UNICAST_HOPS, IPV6_TCLASS, and `getsockopt` of
-//!   TCP_MAXSEG, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
+//!   TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
 //!   one; no other call blocks, also without O_NONBLOCK;
 //! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's, which hold for what is opened
 //!   when nothing else is open; `sockstat` and `tcpdrop` are skipped;

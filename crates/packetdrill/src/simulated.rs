@@ -141,6 +141,10 @@ impl System for Simulated {
         Ok(self.sockets.set_options(self.now, Socket(socket), options)?)
     }
 
+    fn segment_size(&self, socket: u32) -> Result<u32, Failed> {
+        Ok(self.sockets.segment_size(Socket(socket))?.into())
+    }
+
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed> {
         Ok(self.sockets.take_error(Socket(socket))?)
     }

@@ -57,6 +57,8 @@ pub(crate) trait System {
     fn close(&mut self, socket: u32) -> Result<(), Failed>;
     fn options(&self, socket: u32) -> Result<Options, Failed>;
     fn set_options(&mut self, socket: u32, options: Options) -> Result<(), Failed>;
+    /// TCP_MAXSEG.
+    fn segment_size(&self, socket: u32) -> Result<u32, Failed>;
     /// SO_ERROR.
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed>;
     /// A field of TCP_INFO: times in microseconds, windows in segments. `None`: unknown here.

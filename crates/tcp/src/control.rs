@@ -18,6 +18,15 @@ pub struct Window {
     pub threshold: u32,
 }
 
+impl Window {
+    /// It was not used for a long time: half is left, `least` at least, and slow start goes on to three quarters
+    /// (RFC 7661, 4.4.4).
+    pub(crate) fn decay(&mut self, least: u32) {
+        self.threshold = self.threshold.max(self.congestion / 4 * 3);
+        self.congestion = self.congestion.min((self.congestion / 2).max(least));
+    }
+}
+
 /// An acknowledgement while the window was what limited the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {

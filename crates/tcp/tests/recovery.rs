@@ -487,3 +487,45 @@ fn syns_inside_a_site() {
         assert_eq!(trace.take().len(), 1);
     }
 }
+
+/// RFC 7661, 4.4: a window of which less than half is used is kept for five minutes and then halved, and a
+/// loss leaves of it what was used, reduced.
+#[test]
+fn unused_window() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    let mut end = 1;
+    let mut round = |trace: &mut Trace, segments: u32| {
+        write(trace, flow, 1_000 * segments as usize);
+        let sent = trace.take().len();
+        for _ in 0..segments {
+            end += 1000;
+            trace.send(&format!(". 1:1(0) ack {end}"));
+            trace.take();
+        }
+        sent
+    };
+    let window = |trace: &Trace| trace.host.info(flow).expect("a flow").congestion_window;
+    for _ in 0..4 {
+        round(&mut trace, 60);
+    }
+    let grown = window(&trace);
+    assert!(grown > 40_000, "{grown}");
+    for _ in 0..2_900 {
+        assert_eq!(round(&mut trace, 5), 5);
+        trace.pass(ms(100));
+    }
+    assert_eq!(window(&trace), grown);
+    for _ in 0..200 {
+        round(&mut trace, 5);
+        trace.pass(ms(100));
+    }
+    assert_eq!(window(&trace), grown / 2);
+    // Five are in flight, and the first is lost: 0.7 of five, not of ten or of all.
+    write(&mut trace, flow, 5_000);
+    trace.take();
+    trace.now = trace.now.after(Duration::from_micros(500));
+    trace.send(&format!(". 1:1(0) ack {end} <sack {}:{}>", end + 1000, end + 5000));
+    trace.take();
+    let threshold = trace.host.info(flow).expect("a flow").slow_start_threshold;
+    assert!(threshold <= 3_500, "{threshold}");
+}

@@ -70,6 +70,30 @@ fn nagle() {
     trace.expect(&["P. 1031:1531(500) ack 1"]);
 }
 
+/// A window that has grown by a quarter of the buffer is offered once the program has read, although the peer
+/// has used less than half of what it was offered.
+#[test]
+fn window_update_after_a_quarter() {
+    let (mut trace, flow) = Trace::accepted(
+        |config| {
+            config.limits.receive_buffer = 65_535;
+            config.limits.first_receive_buffer = 65_535;
+        },
+        "",
+    );
+    for next in (1..20_000).step_by(1_000) {
+        trace.send(&format!(". {next}:{}(1000) ack 1", next + 1_000));
+        trace.take();
+    }
+    // The last acknowledgement was delayed.
+    trace.now = trace.now.after(ms(50));
+    trace.take();
+    read(&mut trace, flow, 16_000);
+    trace.expect(&[]);
+    read(&mut trace, flow, 4_000);
+    trace.expect(&[". 1:1(0) ack 20001 win 65535"]);
+}
+
 /// RFC 9293, 3.8.6.2.1 (MUST-38): less than a segment and less than half of the largest window
 /// is not sent, until the override timer expires.
 #[test]

@@ -21,7 +21,8 @@ use super::Path;
 use crate::part::{self, Part};
 use crate::{Reason, network};
 
-/// A relay, which prints `listening`, and what it has counted whenever a line comes.
+/// A relay, which prints `listening`, and what it has counted whenever a line comes. A flood begins with the first
+/// one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Relay {
     pub(super) path: Path,
@@ -99,7 +100,8 @@ impl Relay {
         let origin = Instant::now();
         let mut batch = Batch::new(1 << 20);
         let mut seen = Seen::default();
-        let mut flood = Flood { rate: self.path.flood, count: 0, random: Random::new(self.seed) };
+        let random = Random::new(self.seed);
+        let mut flood = Flood { rate: self.path.flood, begun: None, count: 0, random };
         part::listening("");
         loop {
             let due = [near.deadline(), far.deadline()].into_iter().flatten().min();
@@ -132,6 +134,7 @@ impl Relay {
                 if io::stdin().read_line(&mut line)? == 0 {
                     return Ok(());
                 }
+                flood.begun.get_or_insert(now);
                 let lost = far.lost(Direction::Sent);
                 part::print(&Counts { lost, ..seen.counts })?;
             }
@@ -143,6 +146,7 @@ impl Relay {
 struct Flood {
     /// A second.
     rate: u32,
+    begun: Option<Duration>,
     count: u64,
     random: Random,
 }
@@ -150,12 +154,13 @@ struct Flood {
 impl Flood {
     /// When some are due next: a millisecond's at once.
     fn next(&self, now: Duration) -> Option<Duration> {
-        (self.rate > 0).then(|| now + Duration::from_millis(1))
+        self.begun.filter(|_| self.rate > 0).map(|_| now + Duration::from_millis(1))
     }
 
     /// Adds those that are due, as far as there is room.
     fn fill(&mut self, now: Duration, batch: &mut Batch) {
-        let due = (now.as_secs_f64() * f64::from(self.rate)) as u64;
+        let elapsed = self.begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
+        let due = (elapsed.as_secs_f64() * f64::from(self.rate)) as u64;
         while self.count < due && batch.room(SYN.len()).is_ok() {
             self.count += 1;
             let random = self.random.next_u64().to_be_bytes();

@@ -368,12 +368,20 @@ static void idle(void)
 static void options(void)
 {
 	struct linger linger = {.l_onoff = 1, .l_linger = 3};
-	int on = 1, off = 0, got = 0, id = mtcp_socket(client, AF_INET, SOCK_STREAM, 0);
+	int on = 1, off = 0, got = 0, most = 700, id = mtcp_socket(client, AF_INET, SOCK_STREAM, 0);
 	socklen_t len = sizeof(got);
 
 	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &got, &len) == 0 && got == 1);
 	assert(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &off, sizeof(off)) == 0);
 	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &got, &len) == 0 && got == 0);
+	assert(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0);
+	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_CORK, &got, &len) == 0 && got == 1);
+	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_MAXSEG, &got, &len) == 0 && got == 536);
+	assert(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof(most)) == 0);
+	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_MAXSEG, &got, &len) == 0 && got == most);
+	refused(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_MAXSEG, &on, sizeof(on)), EINVAL);
+	most = 1 << 16;
+	refused(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof(most)), EINVAL);
 	assert(mtcp_setsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) == 0);
 	assert(mtcp_setsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off)) == 0);
 	assert(mtcp_getsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &got, &len) == 0 && got == 0);

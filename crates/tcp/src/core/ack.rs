@@ -115,6 +115,9 @@ impl<C: Control> Stack<C> {
         let rack = &mut self.lasting[slot as usize].rack;
         let numbers = (ack, hot.snd_nxt);
         let delivered = cold.flight.acknowledge(&mut self.records, rack, numbers, sacks, now);
+        if cold.search.is_some() {
+            self.settle_search(slot);
+        }
         let echo = || self.echoed(now, slot, head).filter(|_| acked > 0);
         let rtt = delivered.rtt.or_else(echo);
         if let Some(rtt) = rtt {
@@ -124,7 +127,7 @@ impl<C: Control> Stack<C> {
         let may_wait = self.user_timeout(slot).is_none();
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
-        let Lasting { rack, memory, rate, .. } = &mut self.lasting[slot as usize];
+        let Lasting { rack, memory, pipe, rate, .. } = &mut self.lasting[slot as usize];
         let mss = u32::from(hot.mss);
         if let Some(bytes_a_second) = cold.delivery.delivered(now, delivered.bytes, ack, hot.snd_nxt) {
             *rate = bytes_a_second;
@@ -134,7 +137,7 @@ impl<C: Control> Stack<C> {
             // What a tail loss probe repeats says nothing of the order.
             let needless = delivered.duplicate.is_some() && cold.tail_probe.is_none();
             rack.adapt(ack, hot.snd_nxt, needless);
-            lost = cold.detect_losses(&mut self.records, rack, hot, now);
+            lost = cold.detect_congestion(&mut self.records, rack, hot, now);
         } else if acked > 0 {
             cold.duplicates = 0;
             // A partial acknowledgement (RFC 6582, 3.2, step 3).
@@ -185,6 +188,7 @@ impl<C: Control> Stack<C> {
         }
         if (lost || repaired) && cold.recovery.is_none() {
             cold.undo = lost.then(|| Undo::new(hot.window, *memory));
+            pipe.validate(&mut hot.window, flight);
             self.control.congested(&mut hot.window, memory, flight, mss);
             if lost {
                 cold.recovery = Some(hot.snd_nxt);

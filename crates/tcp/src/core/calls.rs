@@ -1,6 +1,7 @@
 //! What a program asks of its flows.
 
 use super::Stack;
+use super::chosen::ANY_SEGMENT;
 use super::flow::{Hot, ecn, flag};
 use super::listen::{Listening, Pattern};
 use super::seq::Seq;
@@ -64,7 +65,8 @@ impl<C: Control> Stack<C> {
         }
         let backlog = backlog.clamp(1, self.limits.flows);
         let accepted = std::collections::VecDeque::with_capacity(backlog);
-        let listening = Listening { pattern, ask, backlog, accepted, marking: Marking::HOST };
+        let (marking, max_segment) = (Marking::HOST, ANY_SEGMENT);
+        let listening = Listening { pattern, ask, backlog, accepted, marking, max_segment };
         let slot = self.listeners.insert(listening).ok_or(ListenError::TooMany)?;
         Ok(Listener { slot, generation: self.listeners.generation(slot) })
     }
@@ -162,10 +164,11 @@ impl<C: Control> Stack<C> {
     /// The program has queued bytes.
     pub(crate) fn send(&mut self, now: Time, slot: u32, bytes: u32) {
         let hot = &mut self.flows[slot];
-        if hot.snd_una == hot.snd_limit() && hot.send_at.is_due(now) {
-            // The program is earlier than the timer.
-            hot.send_at = Deadline::NONE;
-            self.restart_after_idle(slot);
+        if hot.snd_una == hot.snd_limit() {
+            // The timer was that of idle time; the program may be earlier.
+            if std::mem::replace(&mut hot.send_at, Deadline::NONE).is_due(now) {
+                self.restart_after_idle(slot);
+            }
         }
         let hot = &mut self.flows[slot];
         hot.snd_end = hot.snd_end + bytes;
@@ -254,6 +257,19 @@ impl<C: Control> Stack<C> {
             self.touch_keep_alive(now, slot);
         }
         self.settle(now, slot);
+    }
+
+    /// Whether less than a full segment waits for more.
+    pub(crate) fn cork(&mut self, now: Time, slot: u32, on: bool) {
+        self.choices.change(slot, |chosen| &mut chosen.cork, on);
+        self.settle(now, slot);
+    }
+
+    /// The largest segment that is offered with a SYN and sent. An open connection has agreed on one.
+    pub(crate) fn limit_segment(&mut self, slot: u32, most: u16) {
+        if !self.flows[slot].state.is_synchronized() {
+            self.choices.change(slot, |chosen| &mut chosen.max_segment, most);
+        }
     }
 
     /// Sets the times of probes, and begins to wait anew.

@@ -35,7 +35,7 @@ struct Probing {
 }
 
 /// Of one connection; `None` is as the host has it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Chosen {
     slot: u32,
     /// How long bytes may stay unacknowledged, or unsent for the peer's window.
@@ -45,11 +45,19 @@ pub(crate) struct Chosen {
     /// Sizes of the buffers, in bytes; 0: they grow.
     pub(crate) receive_buffer: u32,
     pub(crate) send_buffer: u32,
+    /// The largest segment that is offered and sent; `ANY_SEGMENT`: what the path takes.
+    pub(crate) max_segment: u16,
+    /// Less than a full segment waits for more.
+    pub(crate) cork: bool,
     /// Where the peer's window holds bytes back, and since which millisecond.
     held: Option<(Seq, NonZeroU32)>,
     /// What may end it: the network or the silence of the peer.
     pub(crate) trouble: Option<Failure>,
 }
+
+/// No largest segment is chosen; and the least that can be, as with Linux.
+pub(crate) const ANY_SEGMENT: u16 = u16::MAX;
+pub(crate) const MAX_SEGMENT_LEAST: u16 = 88;
 
 const NOTHING: Chosen = Chosen {
     slot: 0,
@@ -58,6 +66,8 @@ const NOTHING: Chosen = Chosen {
     marking: Marking::HOST,
     receive_buffer: 0,
     send_buffer: 0,
+    max_segment: ANY_SEGMENT,
+    cork: false,
     held: None,
     trouble: None,
 };
@@ -124,6 +134,12 @@ impl<C: Control> Stack<C> {
     /// How long bytes may stay unacknowledged.
     pub(crate) fn patience(&self, slot: u32) -> Duration {
         self.user_timeout(slot).unwrap_or(self.profile.give_up)
+    }
+
+    /// The largest segment that a connection takes and sends: as the program has chosen, and as the
+    /// path does.
+    pub(crate) fn own_mss(&self, slot: u32) -> u16 {
+        self.path_mss(&self.flows[slot].tuple).min(self.choices.of(slot).max_segment)
     }
 
     /// The same, where the program has chosen it.

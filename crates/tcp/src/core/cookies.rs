@@ -80,7 +80,7 @@ impl<C: Control> Stack<C> {
             ts_recent: stamps.map_or(0, |stamps| stamps.value),
             ts_offset: self.secret.timestamp_offset(tuple),
             sent_at: now,
-            mss: SIZES[size as usize].min(self.path_mss(tuple)),
+            mss: SIZES[size as usize].min(self.listener_mss(listener, tuple)),
             scale,
             flags: if stamps.is_some() { flag::TIMESTAMPS | sack } else { 0 },
             ecn: false,

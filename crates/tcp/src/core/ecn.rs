@@ -45,8 +45,10 @@ impl<C: Control> Stack<C> {
         if again || cold.recovery.is_some() {
             return;
         }
-        let Lasting { memory, .. } = &mut self.lasting[slot as usize];
-        self.control.congested(&mut hot.window, memory, cold.flight.in_flight(), hot.mss.into());
+        let Lasting { memory, pipe, .. } = &mut self.lasting[slot as usize];
+        let flight = cold.flight.in_flight();
+        pipe.validate(&mut hot.window, flight);
+        self.control.congested(&mut hot.window, memory, flight, hot.mss.into());
         cold.reduced_until = Some(hot.snd_nxt);
         hot.set_ecn(ecn::REDUCED);
     }

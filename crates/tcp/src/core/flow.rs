@@ -3,7 +3,7 @@
 use super::blocks::{List, Pool};
 use super::challenges::Challenges;
 use super::few::Few;
-use super::pace::{Delivery, Pace, Undo, Usage};
+use super::pace::{Delivery, Pace, Pipe, Undo, Usage};
 use super::reduce::Reduction;
 use super::sent::Flight;
 use super::seq::{Seq, Span};
@@ -276,12 +276,20 @@ pub(crate) struct TailProbe {
     pub(crate) is_retransmission: bool,
 }
 
+/// A segment that is larger than what is known to arrive, and was sent once (RFC 4821, 7.5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub(crate) span: Span,
+    pub(crate) mss: u16,
+}
+
 /// What a flow keeps for its life, and rarely needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lasting<M> {
     pub(crate) rack: Rack,
     /// The congestion controller's.
     pub(crate) memory: M,
+    pub(crate) pipe: Pipe,
     pub(crate) challenges: Challenges,
     /// Bytes and segments that were sent again.
     pub(crate) again: u64,
@@ -298,6 +306,8 @@ pub(crate) struct Lasting<M> {
     pub(crate) mss: u16,
     /// Second until which the path MTU is less than the device's; 0 if it is not.
     pub(crate) narrow_until: u32,
+    /// The least segment that is thought not to arrive, where a larger one than now is searched for; 0: none is.
+    pub(crate) too_large: u16,
 }
 
 /// What a flow needs while data is unacknowledged or held.
@@ -318,6 +328,8 @@ pub(crate) struct Cold<M> {
     /// What the last reduction of the window can be undone with.
     pub(crate) undo: Option<Undo<M>>,
     pub(crate) tail_probe: Option<TailProbe>,
+    /// A larger segment than others, to find out whether it arrives.
+    pub(crate) search: Option<Search>,
     /// Duplicate acknowledgements of a peer without SACK.
     pub(crate) duplicates: u32,
     pub(crate) rto_at: Option<Time>,
@@ -352,6 +364,7 @@ impl<M> Default for Cold<M> {
             reduction: None,
             undo: None,
             tail_probe: None,
+            search: None,
             duplicates: 0,
             rto_at: None,
             tail_at: None,
@@ -381,6 +394,7 @@ impl<M> Cold<M> {
             reduction,
             undo,
             tail_probe,
+            search,
             duplicates,
             rto_at,
             tail_at,
@@ -402,6 +416,7 @@ impl<M> Cold<M> {
         *reduction = None;
         *undo = None;
         *tail_probe = None;
+        *search = None;
         *duplicates = 0;
         *rto_at = None;
         *tail_at = None;

@@ -2,7 +2,7 @@
 
 use super::flow::{Hot, Lasting, NO_COLD, ecn, flag};
 use super::index::Kind;
-use super::listen::{Syn, peer_mss, timestamp};
+use super::listen::{Listening, Syn, peer_mss, timestamp};
 use super::seq::Seq;
 use super::state::{State, Step};
 use super::tuple::Tuple;
@@ -80,7 +80,7 @@ impl<C: Control> Stack<C> {
         if !head.flags.has(Flags::SYN) {
             return self.refuse(Reason::Handshake);
         }
-        let path_mss = self.path_mss(&hot.tuple);
+        let own_mss = self.own_mss(slot);
         let scale = self.window_scale();
         let window = self.first_window();
         let offers = self.offers;
@@ -92,7 +92,7 @@ impl<C: Control> Stack<C> {
         hot.snd_wl1 = head.seq;
         // RFC 7323, 2.2: the window of a SYN is never scaled.
         hot.offered(u32::from(head.window));
-        hot.mss = peer_mss(head, &hot.tuple).min(path_mss);
+        hot.mss = peer_mss(head, &hot.tuple).min(own_mss);
         if let Some(theirs) = head.scale.filter(|_| offers.scale) {
             hot.scales = theirs | scale << 4;
         }
@@ -238,8 +238,9 @@ impl<C: Control> Stack<C> {
         if retries == 0 && !ambiguous {
             self.measured(flow, now.since(sent_at).as_micros() as u32);
         }
-        let marking = self.listeners[listener].marking;
+        let Listening { marking, max_segment, .. } = self.listeners[listener];
         self.choices.change(flow, |chosen| &mut chosen.marking, marking);
+        self.choices.change(flow, |chosen| &mut chosen.max_segment, max_segment);
         self.established(now, flow);
         self.flows[flow].set(flag::UNACCEPTED);
         self.flows[flow].ready = Ready::default();

@@ -1,9 +1,6 @@
 //! What the network says of a flow (RFC 9293, 3.9.2.2; RFC 5927).
 
-use std::time::Duration;
-
 use super::Stack;
-use super::flow::{NO_COLD, flag};
 use super::index::Kind;
 use super::seq::Seq;
 use super::state::State;
@@ -14,17 +11,6 @@ use crate::time::Time;
 
 /// The least path MTU of IPv4 that is accepted, as in Linux (min_pmtu).
 const MTU_BELIEVED: u16 = 552;
-/// After this time larger packets are tried again (RFC 1191, 6.3).
-const NARROW: Duration = Duration::from_secs(600);
-
-/// Timeouts in a row after which larger segments are suspected to vanish on the way, and errors about them, too;
-/// and after which smaller ones vanish as well (RFC 4821, 7.7).
-const BLACK_HOLE: u8 = 3;
-const SILENCE: u8 = 5;
-/// Payload that nearly every path takes (RFC 4821, 7.2), and that of the least path of IPv6.
-const SAFE_MSS: u16 = 1_024;
-const SAFE_MSS_V6: u16 = 1_220;
-
 /// An ICMP error about a segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -36,10 +22,6 @@ pub(crate) enum Trouble {
     Soft,
     /// The packet was too big; the path takes this many bytes.
     TooBig(u16),
-}
-
-fn second(time: Time) -> u32 {
-    (time.micros() / 1_000_000) as u32
 }
 
 impl<C: Control> Stack<C> {
@@ -96,40 +78,5 @@ impl<C: Control> Stack<C> {
         }
         self.narrow(now, slot, mss);
         self.settle(now, slot);
-    }
-
-    fn narrow(&mut self, now: Time, slot: u32, mss: u16) {
-        let hot = &mut self.flows[slot];
-        hot.mss = mss;
-        self.lasting[slot as usize].narrow_until = second(now.after(NARROW));
-        if hot.cold != NO_COLD {
-            let flight = &mut self.colds[hot.cold].flight;
-            flight.lose(&mut self.records, now, |_| Some(now));
-            hot.set(flag::FORCE);
-        }
-    }
-
-    /// The retransmission timer has expired. Tries smaller segments after some times, and the former ones if they
-    /// do not arrive either.
-    pub(crate) fn suspect_black_hole(&mut self, now: Time, slot: u32) {
-        let hot = &self.flows[slot];
-        let safe = if hot.tuple.is_v6() { SAFE_MSS_V6 } else { SAFE_MSS };
-        let first = self.colds[hot.cold].flight.first(&self.records);
-        let is_large = first.is_some_and(|record| record.span.len() > safe.into());
-        if hot.backoff == BLACK_HOLE && hot.mss > safe && is_large {
-            self.narrow(now, slot, safe);
-        } else if hot.backoff == SILENCE && hot.mss == safe {
-            self.lasting[slot as usize].narrow_until = 0;
-            self.flows[slot].mss = self.lasting[slot as usize].mss;
-        }
-    }
-
-    /// Tries larger packets again.
-    pub(crate) fn widen(&mut self, now: Time, slot: u32) {
-        let lasting = &mut self.lasting[slot as usize];
-        if lasting.narrow_until != 0 && lasting.narrow_until <= second(now) {
-            lasting.narrow_until = 0;
-            self.flows[slot].mss = lasting.mss;
-        }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Listening {
     pub(crate) accepted: VecDeque<u32>,
     /// Of its connections, until they have another one.
     pub(crate) marking: Marking,
+    /// The largest segment of its connections.
+    pub(crate) max_segment: u16,
 }
 
 /// The least payload of a segment that a peer can make us send: smaller ones would cost more to
@@ -102,6 +104,11 @@ impl<C: Control> Stack<C> {
             .max_by_key(|&slot| self.listeners[slot].pattern.precision())
     }
 
+    /// The largest segment of a listener's connection.
+    pub(crate) fn listener_mss(&self, listener: u32, tuple: &Tuple) -> u16 {
+        self.path_mss(tuple).min(self.listeners[listener].max_segment)
+    }
+
     /// A SYN for a listener (RFC 9293, 3.10.7.2). What comes with it "should be queued" there; here it
     /// is dropped and comes again, since a flood of forged SYNs must not fill memory (RFC 4987,
     /// 3.4). `after` is the last sequence number of a
@@ -145,7 +152,7 @@ impl<C: Control> Stack<C> {
             //# be the smaller (MUST-16) of the send MSS (that reflects the available reassembly buffer size
             //# at the remote host, the EMTU_R [19]) and the largest transmission size permitted by the IP
             //# layer (EMTU_S [19]):
-            mss: peer_mss(head, &tuple).min(self.path_mss(&tuple)),
+            mss: peer_mss(head, &tuple).min(self.listener_mss(listener, &tuple)),
             scale: head.scale.filter(|_| self.offers.scale),
             flags,
             ecn: Self::asks_for_ecn(head),
@@ -207,7 +214,7 @@ impl<C: Control> Stack<C> {
             ack: syn.irs + 1,
             flags: Flags::SYN.with(Flags::ACK).with(if syn.ecn { Flags::ECE } else { Flags::default() }),
             window: self.first_window() as u16,
-            mss: self.offers.mss.then(|| self.path_mss(&syn.tuple)),
+            mss: self.offers.mss.then(|| self.listener_mss(syn.listener, &syn.tuple)),
             // RFC 7323, 2.2 and 3.2, RFC 2018, 2: only what the SYN offered.
             scale: syn.scale.map(|_| self.window_scale()),
             sack_permitted: syn.flags & flag::SACK != 0,

@@ -8,6 +8,7 @@
 //! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
 //! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `ecn`, `receive`, `handshake`, `cookies`, `wait` |
 //! | what was lost? | `rack`, `sent` |
+//! | how large are segments? | `search`, `icmp` |
 //! | what may be sent? | `transmit`, `pace`, `reduce`, `output`; `single` where there is no block |
 //! | when next? | `timers`, `wheel` |
 //! | what may it hold? | `buffers` |
@@ -36,6 +37,7 @@ pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod receive;
 pub(crate) mod reduce;
+pub(crate) mod search;
 pub(crate) mod secret;
 pub(crate) mod sent;
 pub(crate) mod seq;

@@ -68,7 +68,7 @@ impl<C: Control> Stack<C> {
                 return Ok(());
             }
             Plan::Syn => self.syn_head(slot, &mut head),
-            Plan::Again(span) | Plan::New(span) => {
+            Plan::Again(span) | Plan::New(span) | Plan::Search(span) => {
                 head.seq = span.start;
                 data = data_of(span, hot.snd_end);
                 if span.end.after(hot.snd_end) {
@@ -100,15 +100,16 @@ impl<C: Control> Stack<C> {
         if plan != Plan::Syn && hot.cold != NO_COLD {
             head.sacks = self.sack_blocks(slot);
         }
-        let size = if data.is_empty() { 0 } else { self.payload_size(slot) };
-        let size = if data.len() > size { size as u16 } else { 0 };
+        let is_cut = !data.is_empty() && !matches!(plan, Plan::Search(_));
+        let size = if is_cut { self.payload_size(slot) } else { 0 };
+        let size = if is_cut && data.len() > size { size as u16 } else { 0 };
         let mut marking = self.choices.of(slot).marking;
         if hot.has_ecn(ecn::ON) && plan != Plan::Syn {
             if hot.has_ecn(ecn::ECHO) {
                 head.flags = head.flags.with(Flags::ECE);
             }
             // RFC 3168, 6.1.2 and 6.1.5: ECT(0), but not what is sent again, nor what carries nothing.
-            if matches!(plan, Plan::New(_)) && !data.is_empty() {
+            if matches!(plan, Plan::New(_) | Plan::Search(_)) && !data.is_empty() {
                 marking.traffic_class |= 2;
                 if hot.has_ecn(ecn::REDUCED) {
                     head.flags = head.flags.with(Flags::CWR);
@@ -150,7 +151,7 @@ impl<C: Control> Stack<C> {
         } else if !first && hot.has_ecn(ecn::ON) {
             head.flags = head.flags.with(Flags::ECE);
         }
-        head.mss = offers.mss.then(|| self.path_mss(&hot.tuple));
+        head.mss = offers.mss.then(|| self.own_mss(slot));
         // After a SYN of the peer only what it offered.
         head.scale = (first && offers.scale || hot.scales != 0).then(|| self.window_scale());
         head.sack_permitted = first && offers.sack || hot.has(flag::SACK);
@@ -179,6 +180,10 @@ impl<C: Control> Stack<C> {
         }
         match plan {
             Plan::New(span) => self.sent_new(now, slot, span),
+            Plan::Search(span) => {
+                self.sent_new(now, slot, span);
+                self.sent_search(slot, span);
+            }
             Plan::Again(span) => self.sent_again(now, slot, span),
             Plan::Probe => self.flows[slot].clear(flag::PROBE),
             Plan::Nothing | Plan::Starved | Plan::Syn | Plan::Ack => {}
@@ -204,6 +209,10 @@ impl<C: Control> Stack<C> {
         let flight = cold.flight.in_flight();
         let limited = flight + u32::from(hot.mss) > hot.window.congestion;
         cold.usage.sent(hot.snd_una, hot.snd_nxt, flight, limited);
+        if self.lasting[slot as usize].pipe.sent(now, flight, &hot.window, hot.srtt) {
+            let least = self.control.start(hot.mss.into(), false).congestion;
+            hot.window.decay(least);
+        }
         if let Some(reduction) = &mut cold.reduction {
             reduction.sent(span.len());
         }
@@ -228,6 +237,7 @@ impl<C: Control> Stack<C> {
         if self.flows[slot].cold == NO_COLD {
             return self.restart_single(now, slot);
         }
+        self.repeats_search(slot, span);
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
         cold.flight.record_again(&mut self.records, span, now);

@@ -32,6 +32,69 @@ impl Usage {
     }
 }
 
+/// The most that was in flight lately: how much of its window a flow is known to use, round trip by round trip
+/// (pipeACK of RFC 7661, 4.2, by what was sent and not by what came back).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pipe {
+    /// In this period and in the one before.
+    most: u32,
+    before: u32,
+    /// The millisecond in which it began, modulo 2^32.
+    begun: u32,
+    /// Since which second less than half of the window is used; 0: it is used.
+    unused: u32,
+}
+
+/// Milliseconds of a period at least (RFC 7661, 4.2: the pipeACK sampling period).
+const PERIOD_MILLIS: u32 = 1_000;
+/// For so many seconds a window that is not used is kept (RFC 7661, 4.4: the non-validated period).
+const KEPT_SECONDS: u32 = 300;
+
+impl Pipe {
+    /// So much is in flight. Returns whether the window was not used for too long.
+    #[inline]
+    pub(crate) fn sent(&mut self, now: Time, flight: u32, window: &Window, srtt: u32) -> bool {
+        let millis = (now.micros() / 1_000) as u32;
+        let elapsed = millis.wrapping_sub(self.begun);
+        let is_idle = elapsed >= PERIOD_MILLIS && self.period_ends(millis, elapsed, window, srtt);
+        self.most = self.most.max(flight);
+        is_idle
+    }
+
+    #[inline(never)]
+    fn period_ends(&mut self, millis: u32, elapsed: u32, window: &Window, srtt: u32) -> bool {
+        let period = PERIOD_MILLIS.max(srtt / 1_000 * 3);
+        if elapsed < period {
+            return false;
+        }
+        let is_used = self.uses(window);
+        // After a silence the last period is none any more.
+        self.before = if elapsed < 2 * period { self.most } else { 0 };
+        (self.most, self.begun) = (0, millis);
+        let second = (millis / 1_000).max(1);
+        if is_used {
+            self.unused = 0;
+        } else if self.unused == 0 {
+            self.unused = second;
+        } else if second.wrapping_sub(self.unused) >= KEPT_SECONDS {
+            self.unused = second;
+            return true;
+        }
+        false
+    }
+
+    fn uses(&self, window: &Window) -> bool {
+        self.most.max(self.before) >= window.congestion / 2
+    }
+
+    /// Before a reduction: of a window that is not used what is counts (RFC 7661, 4.4.3).
+    pub(crate) fn validate(&self, window: &mut Window, flight: u32) {
+        if !self.uses(window) {
+            window.congestion = window.congestion.min(self.most.max(self.before).max(flight));
+        }
+    }
+}
+
 /// How fast bytes are delivered, by round trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivery {

@@ -85,7 +85,7 @@ impl Rack {
 impl<M> Cold<M> {
     /// Marks what was sent well before something that has been delivered (RFC 8985, 6.2, step 5),
     /// and notes when to look again. Returns whether anything is newly lost.
-    pub(crate) fn detect_losses(&mut self, records: &mut Records, rack: &Rack, hot: &Hot, now: Time) -> bool {
+    fn detect_losses(&mut self, records: &mut Records, rack: &Rack, hot: &Hot, now: Time) -> bool {
         self.reorder_at = None;
         if !rack.has_started() {
             return false;
@@ -98,6 +98,19 @@ impl<M> Cold<M> {
         let (found, next) = self.flight.lose(records, now, overdue);
         self.reorder_at = next;
         found
+    }
+
+    /// The same, but for a segment that was sent to find out whether it arrives: its loss says nothing of
+    /// congestion (RFC 4821, 7.6.2).
+    pub(crate) fn detect_congestion(
+        &mut self,
+        records: &mut Records,
+        rack: &Rack,
+        hot: &Hot,
+        now: Time,
+    ) -> bool {
+        let found = self.detect_losses(records, rack, hot, now);
+        found && !self.search.is_some_and(|search| self.flight.has_lost_alone(records, search.span))
     }
 
     /// The retransmission timer expired (RFC 8985, 6.3; RFC 6298, 5.4): the first segment is lost,

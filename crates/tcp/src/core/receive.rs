@@ -228,7 +228,7 @@ impl<C: Control> Stack<C> {
         if hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero() {
             return hot.set(flag::ACK_NOW);
         }
-        let path = u32::from(self.path_mss(&segment.tuple));
+        let path = u32::from(self.own_mss(slot));
         let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
         let full = size.clamp(path.min(536), path);
         let hot = &mut self.flows[slot];
@@ -294,8 +294,9 @@ impl<C: Control> Stack<C> {
         (field as u16, hot.rcv_nxt + (field << scale))
     }
 
-    /// The program has read up to here. Has a window update sent if that makes a difference: two
-    /// segments, or half of the buffer.
+    /// The program has read up to here. Has a window update sent if that makes a difference: a quarter of
+    /// the buffer or, where the peer has used half of what it was offered, two segments (RFC 9293,
+    /// 3.8.6.2.2, would have the edge move by a segment).
     #[inline]
     pub(crate) fn consumed(&mut self, now: Time, slot: u32, upto: Seq, room: u32) {
         let from = std::mem::replace(&mut self.flows[slot].rcv_read, upto);
@@ -304,13 +305,15 @@ impl<C: Control> Stack<C> {
         if !matches!(hot.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
-        // After a closed window at once; else when the peer has used half of what it was offered.
-        let before = hot.rcv_edge.past(hot.rcv_nxt);
         let space = self.receive_space(slot);
-        if before >= (space / 2).max(u32::from(hot.mss)) {
+        let before = hot.rcv_edge.past(hot.rcv_nxt);
+        let quarter = space / 4;
+        let is_short = before < (space / 2).max(u32::from(hot.mss));
+        if !is_short && (upto + space).past(hot.rcv_edge) < quarter {
             return;
         }
-        let step = (2 * u32::from(hot.mss)).min(space.min(Self::window_share(room)) / 2);
+        let most = space.min(Self::window_share(room));
+        let step = if is_short { (2 * u32::from(hot.mss)).min(most / 2) } else { quarter };
         let (_, edge) = self.offered_window(slot, room);
         let hot = &mut self.flows[slot];
         let gained = edge.past(hot.rcv_edge);

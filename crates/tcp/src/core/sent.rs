@@ -26,6 +26,8 @@ pub(crate) struct Sent {
     pub(crate) fate: Fate,
     /// Sent more than once: says nothing of the round-trip time (Karn).
     pub(crate) repeated: bool,
+    /// What was sent at the same time has a record of its own.
+    apart: bool,
 }
 
 /// The records of all flows.
@@ -93,7 +95,8 @@ impl Flight {
             (self.lost_from, self.again_to) = (span.start, span.start);
         }
         let last = records.last_place(&self.list);
-        let together = |last: &&Sent| last.at == now && last.fate == Fate::Flying && !last.repeated;
+        let together =
+            |last: &&Sent| last.at == now && last.fate == Fate::Flying && !last.repeated && !last.apart;
         let shared = self.last(records).filter(together).is_some();
         if shared || !records.push(&mut self.list, Sent { span, at: now, ..Sent::default() }) {
             let Some(last) = last else { return };
@@ -105,6 +108,26 @@ impl Flight {
             }
         }
         self.flying += span.len();
+    }
+
+    /// What was sent last shares no record, so that its fate is its own.
+    pub(crate) fn keep_apart(&mut self, records: &mut Records, span: Span) {
+        self.split(records, span.start);
+        let last = records.last_place(&self.list).and_then(|last| records.get_mut(&self.list, last));
+        if let Some(last) = last.filter(|last| last.span == span) {
+            last.apart = true;
+        }
+    }
+
+    /// Whether the end of a span is acknowledged, cumulatively or selectively.
+    pub(crate) fn has_arrived(&self, records: &Records, span: Span) -> bool {
+        let record = records.get(&self.list, self.find(records, span.end - 1));
+        record.is_none_or(|record| record.fate == Fate::Sacked || span.end.upto(record.span.start))
+    }
+
+    /// Whether exactly this is lost.
+    pub(crate) fn has_lost_alone(&self, records: &Records, span: Span) -> bool {
+        self.lost == span.len() && self.first_lost(records) == Some(span)
     }
 
     /// Begins with what was sent before, nobody knows when: lost, or on its way.

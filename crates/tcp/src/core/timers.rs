@@ -112,11 +112,12 @@ impl<C: Control> Stack<C> {
         let due = |at: Option<Time>| at.is_some_and(|at| at.tick_after() <= now.tick());
         if due(cold.reorder_at) {
             let flight = cold.flight.in_flight();
-            let Lasting { rack, memory, .. } = &mut self.lasting[slot as usize];
+            let Lasting { rack, memory, pipe, .. } = &mut self.lasting[slot as usize];
             // RFC 8985, 6.2: the reordering timer.
-            if cold.detect_losses(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
+            if cold.detect_congestion(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
                 let mss = u32::from(hot.mss);
                 cold.undo = Some(Undo::new(hot.window, *memory));
+                pipe.validate(&mut hot.window, flight);
                 self.control.congested(&mut hot.window, memory, flight, mss);
                 let mut reduction = Reduction::new(flight);
                 let (in_flight, threshold) = (cold.flight.in_flight(), hot.window.threshold);
@@ -168,9 +169,10 @@ impl<C: Control> Stack<C> {
         //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
         //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions
         //# (MUST-19).
-        let Lasting { rack, memory, .. } = &mut self.lasting[slot as usize];
+        let Lasting { rack, memory, pipe, .. } = &mut self.lasting[slot as usize];
         if !again {
             cold.undo = Some(Undo::new(hot.window, *memory));
+            pipe.validate(&mut hot.window, flight);
         }
         self.control.timed_out(&mut hot.window, memory, flight, u32::from(hot.mss), again);
         cold.lose_on_timeout(&mut self.records, rack, hot, now);

@@ -18,6 +18,8 @@ pub(crate) enum Plan {
     Again(Span),
     /// New bytes; the span may end with the FIN.
     New(Span),
+    /// New bytes in one segment that is larger than others.
+    Search(Span),
     /// The last byte's number once more, to have the peer answer.
     Probe,
     Ack,
@@ -65,7 +67,7 @@ impl<C: Control> Stack<C> {
                 return Plan::Again(Span::new(lost.start, lost.start + len));
             }
             if hot.has(flag::TAIL_PROBE)
-                && self.plan_new(hot, Some(cold), size) == Plan::Nothing
+                && self.plan_new(slot, hot, Some(cold), size) == Plan::Nothing
                 && let Some(last) = cold.flight.last(&self.records)
             {
                 // RFC 8985, 7.3: the last segment, if there is no new one.
@@ -73,7 +75,10 @@ impl<C: Control> Stack<C> {
                 return Plan::Again(Span::new(last.span.end - len, last.span.end));
             }
         }
-        match self.plan_new(hot, cold, size) {
+        if let Some(plan) = cold.and_then(|cold| self.plan_search(slot, hot, cold, size)) {
+            return plan;
+        }
+        match self.plan_new(slot, hot, cold, size) {
             Plan::New(span) if hot.cold == NO_COLD && self.colds.is_full() => {
                 Plan::New(Span::new(span.start, span.end.min(span.start + size)))
             }
@@ -83,7 +88,7 @@ impl<C: Control> Stack<C> {
 
     /// New bytes: what the peer's window, the congestion window, the avoidance of silly windows
     /// and Nagle's algorithm allow.
-    fn plan_new(&self, hot: &Hot, cold: Option<&Cold<C::Memory>>, size: u32) -> Plan {
+    fn plan_new(&self, slot: u32, hot: &Hot, cold: Option<&Cold<C::Memory>>, size: u32) -> Plan {
         let queued = hot.snd_end.past(hot.snd_nxt);
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
         //# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable
@@ -110,7 +115,7 @@ impl<C: Control> Stack<C> {
         //# However, a TCP implementation SHOULD send a maximum-sized segment whenever possible (SHLD-28) to
         //# improve performance (see Section 3.8.6.2.1).
         let whole = len - len % size;
-        let small_may_go = self.small_may_go(hot, queued, usable, allowed);
+        let small_may_go = self.small_may_go(slot, hot, queued, usable, allowed);
         // A rest goes along if it is the end of the queue and may go.
         let len = if len == queued && (small_may_go || fin) {
             len
@@ -130,9 +135,12 @@ impl<C: Control> Stack<C> {
 
     /// Whether less than a full segment may be sent (RFC 9293, 3.8.6.2.1 and 3.7.4; MUST-38,
     /// SHLD-7, MUST-17).
-    fn small_may_go(&self, hot: &Hot, queued: u32, usable: u32, allowed: u32) -> bool {
+    fn small_may_go(&self, slot: u32, hot: &Hot, queued: u32, usable: u32, allowed: u32) -> bool {
         if hot.has(flag::PUSH) || hot.has(flag::TAIL_PROBE) {
             return true;
+        }
+        if self.choices.of(slot).cork && !hot.has(flag::FIN) {
+            return false;
         }
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.4
         //# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).

@@ -8,6 +8,7 @@ use crate::config::{KeepAlive, Marking};
 use crate::control::Control;
 use crate::core::address::Address;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
+use crate::core::chosen::{ANY_SEGMENT, MAX_SEGMENT_LEAST};
 use crate::core::flow::{NO_COLD, flag};
 use crate::core::listen::Pattern;
 use crate::core::seq::{Seq, Span};
@@ -238,6 +239,29 @@ impl<C: Control> Host<C> {
         }
     }
 
+    /// Whether less than a full segment waits for more bytes (TCP_CORK): until they come, the cork or the
+    /// connection's sending side is taken away, or a retransmission timeout has passed.
+    pub fn set_cork(&mut self, now: Time, flow: Flow, on: bool) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.cork(now, slot, on);
+        }
+    }
+
+    /// The largest segment that a connection offers to its peer and sends (TCP_MAXSEG), at least 88 bytes; what
+    /// the path takes if `None`. Without effect on one that is open.
+    pub fn set_max_segment(&mut self, flow: Flow, most: Option<u16>) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.limit_segment(slot, max_segment(most));
+        }
+    }
+
+    /// The same for connections that a listener will get.
+    pub fn set_listener_max_segment(&mut self, listener: Listener, most: Option<u16>) {
+        if let Some(slot) = self.stack.listener_slot(listener) {
+            self.stack.listeners[slot].max_segment = max_segment(most);
+        }
+    }
+
     /// Ends a connection attempt after this time, from now on.
     pub fn set_connect_timeout(&mut self, now: Time, flow: Flow, time: Duration) {
         if let Some(slot) = self.stack.slot(flow) {
@@ -373,4 +397,8 @@ impl<C: Control> Host<C> {
         let pages = |bytes: u32| (bytes / super::store::PAGE) as usize;
         (pages(self.store.received.room()), pages(self.store.sent.room()))
     }
+}
+
+fn max_segment(most: Option<u16>) -> u16 {
+    most.map_or(ANY_SEGMENT, |most| most.max(MAX_SEGMENT_LEAST))
 }

@@ -23,6 +23,7 @@ mod stream;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use packet::pump::Endpoint;
@@ -30,6 +31,7 @@ use packet::{Batch, Frame};
 
 use crate::config::{KeepAlive, Marking};
 use crate::control::{Control, Cubic};
+use crate::core::chosen::MAX_SEGMENT_LEAST;
 use crate::core::listen::Pattern;
 use crate::core::state::State;
 use crate::event::{Event, Flow, Listener, Ready};
@@ -50,6 +52,11 @@ pub struct Socket(pub u32);
 pub struct Options {
     /// TCP_NODELAY: small segments go out at once.
     pub no_delay: bool,
+    /// TCP_CORK: less than a full segment waits for more.
+    pub cork: bool,
+    /// TCP_MAXSEG: the largest segment that `connect` or a listener offers, and that is sent. From 88 to
+    /// 32,767 bytes.
+    pub max_segment: Option<u16>,
     /// SO_KEEPALIVE: a silent peer is probed.
     pub keep_alive: bool,
     /// SO_LINGER: how long `close` lets the peer acknowledge before the connection is reset; zero
@@ -66,6 +73,9 @@ pub struct Options {
     /// IP_TOS, IP_TTL; IPV6_TCLASS, IPV6_UNICAST_HOPS.
     pub marking: Marking,
 }
+
+/// Values of TCP_MAXSEG, as with Linux.
+const MAX_SEGMENTS: RangeInclusive<u16> = MAX_SEGMENT_LEAST..=32_767;
 
 /// What a socket is at present.
 #[derive(Clone, Copy)]
@@ -239,10 +249,11 @@ impl<C: Control> Sockets<C> {
             Kind::Listener { .. } => return Ok(()),
             Kind::Stream(_) => return Err(Errno::Invalid),
         }
-        let marking = entry.options.marking;
+        let Options { marking, max_segment, .. } = entry.options;
         let pattern = Pattern { address: specified(bound.ip()), port: Some(bound.port()) };
         let listener = self.host.listen(pattern, backlog)?;
         self.host.set_listener_marking(listener, marking);
+        self.host.set_listener_max_segment(listener, max_segment);
         let slot = listener.slot as usize;
         if self.listeners.len() <= slot {
             self.listeners.resize(slot + 1, u32::MAX);
@@ -343,11 +354,17 @@ impl<C: Control> Sockets<C> {
 
     /// Sets a socket's options.
     pub fn set_options(&mut self, now: Time, socket: Socket, options: Options) -> Result<(), Errno> {
+        if options.max_segment.is_some_and(|most| !MAX_SEGMENTS.contains(&most)) {
+            return Err(Errno::Invalid);
+        }
         let entry = self.entry_mut(socket)?;
         entry.options = options;
         match entry.kind {
             Kind::Stream(Stream { flow, .. }) => self.apply(now, flow, options),
-            Kind::Listener { listener, .. } => self.host.set_listener_marking(listener, options.marking),
+            Kind::Listener { listener, .. } => {
+                self.host.set_listener_marking(listener, options.marking);
+                self.host.set_listener_max_segment(listener, options.max_segment);
+            }
             Kind::New => {}
         }
         Ok(())
@@ -355,10 +372,22 @@ impl<C: Control> Sockets<C> {
 
     fn apply(&mut self, now: Time, flow: Flow, options: Options) {
         self.host.set_no_delay(now, flow, options.no_delay);
+        self.host.set_cork(now, flow, options.cork);
+        self.host.set_max_segment(flow, options.max_segment);
         self.host.set_keep_alive_times(now, flow, options.keep_alive_times);
         self.host.set_keep_alive(now, flow, options.keep_alive);
         self.host.set_user_timeout(flow, options.user_timeout);
         self.host.set_marking(flow, options.marking);
+    }
+
+    /// What TCP_MAXSEG reports: of a connection the payload of a segment without options, else what was set, or
+    /// the default (RFC 9293, MUST-15).
+    pub fn segment_size(&self, socket: Socket) -> Result<u16, Errno> {
+        match (self.info(socket), self.options(socket)?.max_segment) {
+            (Ok(info), _) => Ok(info.mss),
+            (Err(Errno::NotConnected), most) => Ok(most.unwrap_or(536)),
+            (Err(error), _) => Err(error),
+        }
     }
 
     /// Local address: that of the connection, else the bound one.
