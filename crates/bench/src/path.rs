@@ -129,8 +129,8 @@ impl Scenario for Plan {
                 for ends in in_turn(&self.ends_of(row), round) {
                     network = network % 200 + 1;
                     let turn = Turn { plan: self, row, ends, round, network };
-                    let place = json!({ "row": row.to_string(), "ends": ends.to_string() });
-                    run.measure(round, format!("{row}, {ends}"), place, || turn.measure())?;
+                    let place = json!({ "row": row.name, "ends": ends.to_string() });
+                    run.measure(round, format!("{}, {ends}", row.name), place, || turn.measure())?;
                 }
             }
         }
@@ -194,7 +194,7 @@ impl Turn<'_> {
         let mut receiver = endpoint(receives, true, 0).command(&this_program());
         Namespace::of(relay.pid())?.enter(&mut receiver);
         let (mut receiver, _) = Child::listening(&mut receiver)?;
-        let mut fields = json!({ "row": self.row.to_string(), "ends": self.ends.to_string() });
+        let mut fields = json!({ "row": self.row.name, "ends": self.ends.to_string() });
         if self.row.rival.is_some() {
             let order = Order { from, bytes: None, seconds: self.plan.share.as_secs_f64() };
             let answers = fetch(&mut receiver, &order)?;

@@ -47,7 +47,11 @@ fn run_on(client: &mut Client<'_>, wire: &mut Ring) -> Result<(), LoadError> {
 
 fn complete(client: &mut Client<'_>, wire: &mut Ring, completion: &cqueue::Entry) -> Result<(), LoadError> {
     if completion.user_data() == SEND {
-        return Ok(()); // It has failed, and so does the receive.
+        return match -completion.result() {
+            // The receive of a connection that has ended says so, too.
+            ..=0 | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN | libc::ECANCELED => Ok(()),
+            error => Err(LoadError::Client(io::Error::from_raw_os_error(error))),
+        };
     }
     let index = completion.user_data() as usize;
     let result = completion.result();

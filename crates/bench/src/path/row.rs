@@ -1,6 +1,5 @@
 //! The paths, which are what their names say.
 
-use std::fmt;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -34,7 +33,7 @@ pub(super) struct Path {
 /// A path, and what else sends over it meanwhile.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    name: String,
+    pub(super) name: String,
     pub(super) path: Path,
     pub(super) rival: Option<Tcp>,
 }
@@ -65,12 +64,6 @@ pub(super) const ROWS: &[&str] = &[
     "50ms-200-flood10k",
     "50ms-200-flood25k",
 ];
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
 
 impl FromStr for Row {
     type Err = String;
