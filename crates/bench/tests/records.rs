@@ -119,10 +119,9 @@ fn published_results_are_quoted_and_explained() {
         documents.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
     }
     let documents: String = documents.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    for folder in fs::read_dir(root().join("bench-results")).unwrap() {
-        let folder = folder.unwrap();
-        let name = folder.file_name().into_string().unwrap();
-        assert!(folder.path().join("README.md").is_file(), "bench-results/{name} has no README.md");
+    for folder in topics() {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        assert!(folder.join("README.md").is_file(), "bench-results/{name} has no README.md");
         let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '-');
         let quoted = documents.split(&format!("bench-results/{name}")).skip(1).any(ends);
         assert!(quoted, "no document quotes bench-results/{name}");
@@ -130,10 +129,14 @@ fn published_results_are_quoted_and_explained() {
 }
 
 fn published() -> Vec<PathBuf> {
-    let folders = fs::read_dir(root().join("bench-results")).unwrap();
-    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
-    let files = files.map(|file| file.unwrap().path());
+    let files = topics().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path());
     files.filter(|file| file.extension().is_some_and(|suffix| suffix == "jsonl")).collect()
+}
+
+/// Folders of results; beside them lies their index.
+fn topics() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(root().join("bench-results")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
 }
 
 fn root() -> PathBuf {
