@@ -14,6 +14,8 @@ pub(crate) mod rings;
 
 static UNSEEN: AtomicBool = AtomicBool::new(false);
 static TRUSTED: AtomicBool = AtomicBool::new(false);
+/// What was promoted went back to TCP.
+static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the user says that rings which nobody sees being entered touch no sockets. Bytes that went past the library on
 /// any connection are the proof that this is not so.
@@ -26,9 +28,10 @@ pub(crate) fn is_unseen() -> bool {
     UNSEEN.load(Ordering::Relaxed) && !TRUSTED.load(Ordering::Relaxed)
 }
 
-/// It has one from here on. True: its first.
+/// It has one from here on. True, once: what is promoted has to go back to TCP.
 pub(crate) fn becomes_unseen() -> bool {
-    !UNSEEN.swap(true, Ordering::Relaxed) && !TRUSTED.load(Ordering::Relaxed)
+    UNSEEN.store(true, Ordering::Relaxed);
+    is_unseen() && !LEFT.swap(true, Ordering::Relaxed)
 }
 
 /// Looks for one among the descriptors, before anything is promoted. `is_followed`: of a descriptor.

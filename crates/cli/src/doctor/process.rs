@@ -241,7 +241,7 @@ fn uring(pid: u32) -> Option<Finding> {
                 "its connections stay on TCP, with the reason `io_uring`, unless the ring is libuv's or of \
                  Rust's io-uring, and not with SQPOLL",
             )
-            .remedy("if its rings are for files, as MariaDB's are: megapipe run --io-uring files; else turn io_uring off in it")
+            .remedy("nothing for Node.js and others on libuv; if its rings are for files, as MariaDB's are: megapipe run --io-uring files; else turn io_uring off in it")
     })
 }
 

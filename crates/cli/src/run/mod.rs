@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "US|auto", value_parser = spin)]
     spin: Option<String>,
 
-    /// What rings of io_uring that the library does not see being entered are for, as MariaDB's: with files, they touch no sockets, or bytes are lost [default: auto]
+    /// Take io_uring rings that the library cannot follow (liburing's, as MariaDB has) for used on files only; if they touch sockets, bytes may be lost [default: auto]
     #[arg(long, value_name = "files|auto", value_parser = ["auto", "files"])]
     io_uring: Option<String>,
 

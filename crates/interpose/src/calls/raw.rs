@@ -168,7 +168,7 @@ pub unsafe fn syscall(
             return real::syscall(number, a, b, c, d, e, f);
         }
         libc::SYS_io_uring_register => {
-            submissions::registers(b as c_uint, c as *const c_int, d as c_uint);
+            submissions::registers(fd, b as c_uint, c as *const c_int, d as c_uint);
             return real::syscall(number, a, b, c, d, e, f);
         }
         // What it is a copy of is not known here.

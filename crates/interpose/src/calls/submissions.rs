@@ -4,75 +4,98 @@ use super::*;
 use crate::uring::rings::{self, Params};
 
 // linux/io_uring.h: operations.
-const OP_CLOSE: u8 = 19;
 const OP_ACCEPT: u8 = 13;
+const OP_CLOSE: u8 = 19;
+const OP_FILES_UPDATE: u8 = 20;
 const OP_EPOLL_CTL: u8 = 29;
 const OP_SPLICE: u8 = 30;
 const OP_TEE: u8 = 33;
+/// Those whose first word is no descriptor: NOP, POLL_REMOVE, timeouts, ASYNC_CANCEL, buffers, SOCKET, WAITID, futexes.
+const OF_NO_FILE: [u8; 13] = [0, 7, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
 /// Flags of a submission: its descriptor is the number of a registered file; it waits for those before it, or those
 /// behind it wait.
 const FIXED_FILE: u8 = 1;
 const ORDERED: u8 = 0b1110;
+const DRAINED: u8 = 0b10;
+/// It does not run at once; it posts no completion where it succeeds.
+const NEUTRAL: u8 = 0b101_0000;
 /// Of io_uring_enter(2): the ring's descriptor is the number of a registered one.
 const ENTER_REGISTERED_RING: c_uint = 1 << 4;
 /// Of io_uring_register(2): those that name no file, and the one that names files in an array.
 const REGISTER_FILES: c_uint = 2;
 const HARMLESS: [c_uint; 24] =
-    [0, 1, 3, 4, 5, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18, 19, 22, 23, 24, 25, 26, 27, 28, 29];
+    [0, 1, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 18, 19, 22, 23, 24, 25, 26, 27, 28, 29, 35];
 
-/// Submissions by which a ring is used from here on nobody sees: all is the kernel's.
-fn give_up() {
+/// This process has a ring whose submissions nobody sees: all is the kernel's, unless the user says what the ring is for.
+fn loses_sight() {
     if uring::becomes_unseen() {
         kept_errno(|| leaving::leave_all(Reason::IoUring));
     }
 }
 
+/// A ring that was followed does what the library cannot follow: that is seen, whatever the user says.
+fn give_up() {
+    uring::trusts(false);
+    loses_sight();
+}
+
 /// io_uring_setup(2).
 pub(super) unsafe fn setup(entries: c_long, params: *mut Params) -> c_long {
-    let ring = made(real::syscall(libc::SYS_io_uring_setup, entries, params as c_long, 0, 0, 0, 0) as c_int);
-    // A mapping is a system call of our own.
-    let may_map = ring >= 0 && !mode::is_confined() && !vfork::borrows_memory();
-    // The kernel has written them.
-    let follow = || may_map.then(|| rings::follow(ring, &params.read_unaligned())).flatten();
-    match kept_errno(follow) {
-        Some(number) => descriptors::made(ring, Entry::Ring(number)),
-        None if ring >= 0 => give_up(),
-        None => {}
+    let status = real::syscall(libc::SYS_io_uring_setup, entries, params as c_long, 0, 0, 0, 0);
+    if status < 0 || vfork::borrows_memory() {
+        return status;
     }
-    c_long::from(ring)
+    // The kernel has written them.
+    let params = params.read_unaligned();
+    if params.has_no_descriptor() {
+        loses_sight();
+        return status;
+    }
+    let ring = made(status as c_int);
+    // A mapping is a system call of our own.
+    match kept_errno(|| if mode::is_confined() { None } else { rings::follow(ring, &params) }) {
+        Some(number) => descriptors::made(ring, Entry::Ring(number)),
+        None => loses_sight(),
+    }
+    status
 }
 
 /// Before an io_uring_register(2).
-pub(super) unsafe fn registers(operation: c_uint, argument: *const c_int, count: c_uint) {
+pub(super) unsafe fn registers(ring: c_int, operation: c_uint, argument: *const c_int, count: c_uint) {
+    if vfork::borrows_memory() || !matches!(table::entry(ring), Entry::Ring(_)) {
+        return;
+    }
     if operation == REGISTER_FILES {
-        for place in 0..count as usize {
-            let fd = argument.add(place);
-            if is_readable(fd) {
-                belongs_to_kernel(fd.read_unaligned());
-            }
+        let files = (0..count as usize).map(|place| argument.wrapping_add(place));
+        for fd in files.take_while(|fd| is_readable(*fd)) {
+            belongs_to_kernel(fd.read_unaligned());
         }
     } else if !HARMLESS.contains(&operation) {
+        // Its submissions may lie elsewhere from here on.
+        descriptors::made(ring, Entry::Foreign);
         give_up();
     }
 }
 
-/// Before an io_uring_enter(2) that submits so many.
+/// Before an io_uring_enter(2) that submits so many: all that are in the queue are read, since another thread may
+/// submit those of this one.
 pub(super) unsafe fn submits(ring: c_int, count: c_uint, flags: c_uint) {
-    if flags & ENTER_REGISTERED_RING != 0 {
-        return give_up();
-    }
-    let Entry::Ring(number) = table::entry(ring) else { return };
-    if vfork::borrows_memory() {
+    if count == 0 || vfork::borrows_memory() {
         return;
     }
+    let number = match table::entry(ring) {
+        Entry::Ring(number) if flags & ENTER_REGISTERED_RING == 0 => number,
+        _ => return loses_sight(),
+    };
     kept_errno(|| {
-        let mut follows_others = false;
-        for place in 0..count {
+        let (mut is_drained, mut is_linked) = (false, false);
+        for place in 0.. {
             let Some(entry) = rings::submission(number, place) else { break };
-            if submit(entry, follows_others || entry.flags & ORDERED != 0) {
-                rings::empty(number, place);
+            is_drained |= entry.flags & DRAINED != 0;
+            if submit(entry, is_drained || is_linked || entry.flags & ORDERED != 0) {
+                rings::empty(number, entry);
             }
-            follows_others = entry.flags & ORDERED != 0;
+            is_linked = entry.flags & ORDERED != 0;
         }
     });
 }
@@ -85,8 +108,8 @@ unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
             if !is_ours(set) && !is_ours(fd) {
                 return false;
             }
-            if is_ordered {
-                // It is to be done later than now.
+            if is_ordered || entry.flags & !NEUTRAL != 0 || entry.other_fd != 0 {
+                // It is to be done later than now, by another set, or to be refused.
                 give_up();
                 return false;
             }
@@ -99,7 +122,9 @@ unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
         }
         // What it accepts is made known by its first use.
         OP_ACCEPT => {}
-        OP_CLOSE => descriptors::closing(entry.fd),
+        OP_CLOSE => close(entry, is_ordered),
+        OP_FILES_UPDATE => give_up(),
+        operation if OF_NO_FILE.contains(&operation) => {}
         operation => {
             if entry.flags & FIXED_FILE == 0 {
                 belongs_to_kernel(entry.fd);
@@ -112,13 +137,32 @@ unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
     false
 }
 
+/// The kernel is about to close a descriptor, or a registered file, which is none; it closes no ring.
+fn close(entry: rings::Entry, is_ordered: bool) {
+    let is_registered = entry.flags & FIXED_FILE != 0 || entry.other_fd != 0;
+    if is_registered || matches!(table::entry(entry.fd), Entry::Ring(_)) {
+        return;
+    }
+    if is_ordered {
+        // It may not come to that.
+        leaving::leave_for(entry.fd, Reason::IoUring);
+    }
+    local_listen::closing(entry.fd);
+    descriptors::closing(entry.fd);
+}
+
 fn is_ours(fd: c_int) -> bool {
     matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_))
 }
 
 /// The kernel reads, writes or waits for what this descriptor stands for.
 fn belongs_to_kernel(fd: c_int) {
-    match table::entry(fd) {
+    let entry = match table::entry(fd) {
+        // A ring may have accepted it.
+        Entry::Unknown => descriptors::classify(fd),
+        entry => entry,
+    };
+    match entry {
         Entry::Socket(_) => leaving::leave_for(fd, Reason::IoUring),
         // It knows of no ring.
         Entry::Set(_) => give_up(),

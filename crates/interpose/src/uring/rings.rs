@@ -16,6 +16,7 @@ pub(crate) const MOST: u32 = 13;
 
 // linux/io_uring.h
 const SETUP_SQE128: u32 = 1 << 10;
+const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
 /// IOPOLL, SQ_AFF to TASKRUN_FLAG, SQE128 to DEFER_TASKRUN, NO_SQARRAY to CQE_MIXED. Not among them: SQPOLL, whose
 /// submissions no call announces; NO_MMAP and REGISTERED_FD_ONLY, which leave nothing to map; SQE_MIXED.
@@ -41,6 +42,13 @@ pub(crate) struct Params {
 
 const _: () = assert!(size_of::<Params>() == 120);
 
+impl Params {
+    /// Whether io_uring_setup(2) has returned a number among registered rings, and no descriptor.
+    pub(crate) fn has_no_descriptor(&self) -> bool {
+        self.flags & SETUP_REGISTERED_FD_ONLY != 0
+    }
+}
+
 /// One submission (`struct io_uring_sqe`): what of it is asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
@@ -51,6 +59,8 @@ pub(crate) struct Entry {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) other_fd: c_int,
+    /// Where it lies.
+    at: usize,
 }
 
 /// A mapping of so many bytes.
@@ -140,13 +150,19 @@ impl View {
             address: two(16)?,
             length: word(24)?,
             other_fd: word(44)?.cast_signed(),
+            at,
         })
     }
 
-    /// Has the entry do nothing, which succeeds.
-    fn empty(&self, at: usize) -> Option<()> {
+    /// Has this entry do nothing, which succeeds, if it is still there.
+    fn empty(&self, entry: Entry) -> Option<()> {
+        let at = entry.at;
         let first = self.entries.word(at)?;
-        let [_, flags, low, high] = first.load(Ordering::Relaxed).to_ne_bytes();
+        let [operation, flags, low, high] = first.load(Ordering::Relaxed).to_ne_bytes();
+        let fd = self.entries.word(at + 4)?.load(Ordering::Relaxed).cast_signed();
+        if (operation, fd) != (entry.operation, entry.fd) {
+            return None;
+        }
         first.store(u32::from_ne_bytes([NOP, flags, low, high]), Ordering::Relaxed);
         // Flags of the operation, of which this one knows others.
         self.entries.word(at + 28)?.store(0, Ordering::Relaxed);
@@ -195,11 +211,12 @@ pub(crate) fn name(number: u32) {
 /// One of its descriptors is gone.
 pub(crate) fn remove(number: u32) {
     let ring = &RINGS[number as usize];
-    // The last one frees the place, once nothing is mapped: a mapping keeps the kernel's ring.
-    if ring.names.load(Ordering::Relaxed) == 1 {
-        ring.with(|view| *view = None);
-    }
-    ring.names.fetch_sub(1, Ordering::AcqRel);
+    ring.with(|view| {
+        if ring.names.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // A mapping keeps the kernel's ring.
+            *view = None;
+        }
+    });
 }
 
 /// The submission that the kernel takes so many behind the next one.
@@ -207,9 +224,9 @@ pub(crate) fn submission(number: u32, place: u32) -> Option<Entry> {
     RINGS[number as usize].with(|view| view.as_ref().and_then(|view| view.read(view.at(place)?)))
 }
 
-/// Has that one do nothing, which succeeds.
-pub(crate) fn empty(number: u32, place: u32) {
-    RINGS[number as usize].with(|view| view.as_ref().and_then(|view| view.empty(view.at(place)?)));
+/// Has one do nothing, which succeeds.
+pub(crate) fn empty(number: u32, entry: Entry) {
+    RINGS[number as usize].with(|view| view.as_ref().and_then(|view| view.empty(entry)));
 }
 
 /// In the child of a fork, where no other thread holds a lock.
@@ -262,8 +279,10 @@ mod tests {
                     })
                 };
                 RINGS[number as usize].with(word);
-                read += u32::from(submission(number, place).is_some());
-                empty(number, place);
+                if let Some(entry) = submission(number, place) {
+                    read += 1;
+                    empty(number, entry);
+                }
             }
             remove(number);
         }

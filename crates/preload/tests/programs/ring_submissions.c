@@ -179,6 +179,63 @@ static void bytes_by_ring(struct ring *ring)
     show_bytes("bytes", room, 4);
 }
 
+/* What a ring has accepted is known by its first use, by a ring or by libc. */
+static void accepted_by_ring(struct ring *ring, bool receives)
+{
+    struct sockaddr_in at;
+    int listener = listening(&at), fd = -1;
+    struct pair pair = {.client = NEED(socket(AF_INET, SOCK_STREAM, 0))};
+    NEED(connect(pair.client, (struct sockaddr *)&at, sizeof at));
+    queue(ring, IORING_OP_ACCEPT, listener, 1);
+    if (submit(ring, 1) != 1)
+        fail("accept");
+    unsigned *head = word(ring, ring->params.cq_off.head);
+    struct io_uring_cqe *cqes = (void *)(ring->words + ring->params.cq_off.cqes);
+    fd = cqes[*head & (ring->params.cq_entries - 1)].res;
+    __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+    pair.server = NEED(fd);
+    char room[16] = {0}, taken[4];
+    if (receives) {
+        struct io_uring_sqe *entry = queue(ring, IORING_OP_RECV, pair.server, 2);
+        entry->addr = (unsigned long)room;
+        entry->len = sizeof room;
+        finish(ring, "it is to receive", 0);
+        for (int round = 0; round < 60; round++) {
+            NEED(send(pair.server, "pong", 4, 0));
+            take_all(pair.client, taken, 4);
+        }
+        SHOW(send(pair.client, "hello", 5, 0));
+        finish(ring, "it has", 1);
+        show_bytes("bytes", room, 5);
+    }
+    used(pair);
+    close(listener);
+}
+
+/* A queue that the kernel does not take in one call, and operations that name no descriptor. */
+static void others(struct ring *ring)
+{
+    struct pair pair = promoted();
+    int set = NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+    struct io_uring_sqe *entry = queue(ring, IORING_OP_NOP, set, 1);
+    entry = queue(ring, IORING_OP_CLOSE, 0, 2);
+    entry->file_index = 1;
+    queue(ring, IORING_OP_CLOSE, ring->fd, 3);
+    queue_control(ring, set, EPOLL_CTL_ADD, pair.server, &event);
+    finish(ring, "no descriptors", 4);
+    SHOW(fcntl(ring->fd, F_GETFD) >= 0);
+    NEED(send(pair.client, "x", 1, 0));
+    show_epoll("a byte", set, -1);
+    char byte;
+    SHOW(recv(pair.server, &byte, 1, 0));
+    queue(ring, IORING_OP_NOP, -1, 4)->flags = IOSQE_IO_LINK;
+    queue(ring, IORING_OP_CLOSE, pair.client, 5);
+    finish(ring, "a linked close", 2);
+    SHOW(recv(pair.server, &byte, 1, 0));
+    close(set);
+}
+
 /* After the last, all is the kernel's. */
 static void set_by_ring(struct ring *ring)
 {
@@ -216,6 +273,9 @@ int main(void)
         close(ring.fd);
         ring.fd = copy;
         bytes_by_ring(&ring);
+        accepted_by_ring(&ring, false);
+        accepted_by_ring(&ring, true);
+        others(&ring);
         close(ring.fd);
     }
     if (make(&ring, 0))
