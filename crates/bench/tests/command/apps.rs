@@ -170,10 +170,10 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
     for (arguments, words) in [
         (
             &["--apps", "sendmail"][..],
-            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, grpc, gunicorn, haproxy-node, overhead",
+            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, grpc, gunicorn, haproxy-node, waits, overhead",
         ),
         (&["--operations", "think"], "keep-alive"),
-        (&["--placements", "asleep"], "two-cores, one-core, oversubscribed"),
+        (&["--placements", "asleep"], "two-cores, one-core, either, oversubscribed"),
         (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
         (&["--connections", "501"], "from 1 to 500"),
     ] {

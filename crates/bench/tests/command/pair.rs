@@ -73,7 +73,7 @@ fn flags_that_say_nothing_are_refused_with_a_remedy() {
         ("stream", &["--transports", "cacheline"], "cacheline is no part of stream"),
         ("pingpong", &["--transports", "cacheline", "--sizes", "64"], "up to 56 B"),
         ("pingpong", &["--transports", "tcp-spin", "--placements", "asleep"], "never asleep"),
-        ("pingpong", &["--placements", "somewhere"], "two-cores, one-core, oversubscribed, asleep"),
+        ("pingpong", &["--placements", "somewhere"], "two-cores, one-core, either, oversubscribed, asleep"),
         ("stream", &["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
         ("stream", &["--cpus", "0-2"], "give two"),
         ("stream", &["--cpus", "1023", "--placements", "one-core"], "CPU 1023"),

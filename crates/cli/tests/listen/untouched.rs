@@ -12,7 +12,7 @@ use crate::support::{Lab, children, clean, find, get, listeners, python, start};
 use crate::traces::{calls, difference, traced, traced_apart, traces};
 
 /// Calls of this feature, and no other's.
-const OURS: [&str; 4] = ["SO_REUSEPORT", "bpf(", "SO_DOMAIN", "shutdown("];
+const OURS: [&str; 4] = ["SO_REUSEPORT", "bpf(", "SO_DOMAIN", "SHUT_RD)"];
 
 /// Lines of the trace after the program's first fork, that are calls of this feature.
 fn ours_after_fork(lab: &Lab) -> Vec<String> {
