@@ -164,7 +164,7 @@ fn belongs_to_kernel(fd: c_int) {
     };
     match entry {
         Entry::Socket(_) => leaving::leave_for(fd, Reason::IoUring),
-        // It knows of no ring.
+        // The kernel's set does not report what is in memory.
         Entry::Set(_) => give_up(),
         _ => {}
     }

@@ -64,6 +64,16 @@ static void queue_control(struct ring *ring, int set, int operation, int fd, str
     entry->addr = (unsigned long)event;
 }
 
+/* One that moves bytes. */
+static struct io_uring_sqe *queue_bytes(
+    struct ring *ring, int operation, int fd, unsigned long data, const void *bytes, unsigned length)
+{
+    struct io_uring_sqe *entry = queue(ring, operation, fd, data);
+    entry->addr = (unsigned long)bytes;
+    entry->len = length;
+    return entry;
+}
+
 static int submit(struct ring *ring, unsigned wanted)
 {
     unsigned *tail = word(ring, ring->params.sq_off.tail), count = ring->queued;
@@ -127,23 +137,18 @@ static void bytes_by_ring(struct ring *ring)
 {
     struct pair pair = promoted();
     char room[16] = {0};
-    struct io_uring_sqe *entry = queue(ring, IORING_OP_READ, pair.server, 1);
-    entry->addr = (unsigned long)room;
-    entry->len = sizeof room;
+    queue_bytes(ring, IORING_OP_READ, pair.server, 1, room, sizeof room);
     finish(ring, "a read", 0);
     SHOW(send(pair.client, "hello", 5, 0));
     finish(ring, "it has", 1);
     show_bytes("bytes", room, 5);
-    entry = queue(ring, IORING_OP_SEND, pair.server, 2);
-    entry->addr = (unsigned long)"answer";
-    entry->len = 6;
+    queue_bytes(ring, IORING_OP_SEND, pair.server, 2, "answer", 6);
     finish(ring, "a send", 1);
     SHOW(recv(pair.client, room, sizeof room, 0));
     show_bytes("bytes", room, 6);
 
     struct pair polled = promoted();
-    entry = queue(ring, IORING_OP_POLL_ADD, polled.server, 3);
-    entry->poll32_events = POLLIN;
+    queue(ring, IORING_OP_POLL_ADD, polled.server, 3)->poll32_events = POLLIN;
     finish(ring, "a poll", 0);
     SHOW(send(polled.client, "x", 1, 0));
     finish(ring, "it is ready", 1);
@@ -169,10 +174,7 @@ static void bytes_by_ring(struct ring *ring)
     struct pair registered = promoted();
     int files[2] = {-1, registered.server};
     SHOW(syscall(SYS_io_uring_register, ring->fd, IORING_REGISTER_FILES, files, 2));
-    entry = queue(ring, IORING_OP_READ, 1, 6);
-    entry->flags = IOSQE_FIXED_FILE;
-    entry->addr = (unsigned long)room;
-    entry->len = sizeof room;
+    queue_bytes(ring, IORING_OP_READ, 1, 6, room, sizeof room)->flags = IOSQE_FIXED_FILE;
     finish(ring, "a read of a registered file", 0);
     SHOW(send(registered.client, "file", 4, 0));
     finish(ring, "it has", 1);
@@ -196,9 +198,7 @@ static void accepted_by_ring(struct ring *ring, bool receives)
     pair.server = NEED(fd);
     char room[16] = {0}, taken[4];
     if (receives) {
-        struct io_uring_sqe *entry = queue(ring, IORING_OP_RECV, pair.server, 2);
-        entry->addr = (unsigned long)room;
-        entry->len = sizeof room;
+        queue_bytes(ring, IORING_OP_RECV, pair.server, 2, room, sizeof room);
         finish(ring, "it is to receive", 0);
         for (int round = 0; round < 60; round++) {
             NEED(send(pair.server, "pong", 4, 0));
