@@ -22,9 +22,12 @@ def program(name):
 
 
 def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
+    """A port below those that the kernel gives out: until the server listens, no other socket gets it by chance."""
+    given_out = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as place, contextlib.suppress(OSError):
+            place.bind(("127.0.0.1", random.randrange(10_000, given_out)))
+            return place.getsockname()[1]
 
 
 def run(*command, **options):

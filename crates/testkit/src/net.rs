@@ -110,15 +110,12 @@ pub fn tighten(socket: &impl AsFd) {
     socket.set_recv_buffer_size(1).expect("SO_RCVBUF is always allowed");
 }
 
-/// A socket bound to a free port that sends connection attempts away.
-pub fn closed_port() -> SockAddr {
-    let listener = listener();
-    let address = listener.local_addr().expect("a bound socket has an address");
-    drop(listener);
-    let refused =
-        || TcpStream::connect(address).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    until("a closed port", || refused().then_some(()));
-    address.into()
+/// A port that sends connection attempts away, for as long as its socket, which does not listen, keeps it from others.
+pub fn closed_port() -> (Socket, SockAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("TCP sockets are there");
+    socket.bind(&v4().into()).expect("loopback has free ports");
+    let address = socket.local_addr().expect("a bound socket has an address");
+    (socket, address)
 }
 
 /// Waits until nobody listens at a UNIX socket, of packets or a stream, that was dropped: a program that another test

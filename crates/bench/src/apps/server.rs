@@ -263,8 +263,15 @@ fn listens(target: &Target) -> bool {
     }
 }
 
+/// A free port below those that the kernel gives out (ip(7)): until the server listens, no other socket gets it by
+/// chance, to which [`listens`] would connect again and again.
 fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let given_out = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(32_768);
+    let apart = std::process::id().wrapping_mul(37) % 20_000; // another run's next is not ours
+    let first = 10_000 + u16::try_from(apart).unwrap_or(0);
+    let free = |&port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    (first..given_out).chain(10_000..first).find(free).ok_or(io::ErrorKind::AddrInUse.into())
 }
 
 /// The number in the name of PostgreSQL's UNIX socket.

@@ -250,7 +250,7 @@ pub fn sockets_only_calls_are_refused(fixture: &mut Fixture) -> Verdict {
         driver.register(File::create(scratch.path("file")).unwrap(), 0).unwrap(),
         driver.register(pipe, 0).unwrap(),
     ];
-    let address = net::closed_port();
+    let (_closed, address) = net::closed_port();
     for handle in handles {
         let unsupported = SubmitError::Unsupported;
         let accept = driver.accept(handle, AcceptCount::Unlimited, AcceptAs::Fd);

@@ -95,7 +95,7 @@ pub fn stale_handles_are_refused(fixture: &mut Fixture) -> Verdict {
         let reset = driver.add(socket, form, 0);
         driver.reset(reset).unwrap();
         driver.expect_silence();
-        let address = net::closed_port();
+        let (_closed_port, address) = net::closed_port();
         for handle in
             [closed, gone, reset, Handle::NONE, Handle::from_bits(0), Handle::from_bits(1 << 40 | 3)]
         {

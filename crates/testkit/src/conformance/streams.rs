@@ -156,7 +156,8 @@ pub fn connect_reaches_a_listener(fixture: &mut Fixture) -> Verdict {
 pub fn connect_to_nobody_is_refused(fixture: &mut Fixture) -> Verdict {
     fixture.for_each_form(|mut driver, form| {
         let handle = driver.add(Socket::new(Domain::IPV4, Type::STREAM, None).unwrap().into(), form, 0);
-        let op = driver.connect(handle, &net::closed_port()).unwrap();
+        let (_closed, address) = net::closed_port();
+        let op = driver.connect(handle, &address).unwrap();
         let completion = driver.next();
         assert_eq!(completion.op, op);
         let Event::Connect(Err(error)) = completion.event else { panic!("{:?}", completion.event) };
