@@ -5,6 +5,7 @@
 pub mod bpf;
 pub mod capabilities;
 pub mod clock;
+pub mod doorbell;
 pub mod epoll;
 pub mod ethtool;
 pub mod eventfd;

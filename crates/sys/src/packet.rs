@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// Descriptors that a packet of ours has at most.
-pub const MOST_DESCRIPTORS: usize = 3;
+pub const MOST_DESCRIPTORS: usize = 5;
 /// Those that any packet can have (SCM_MAX_FD of the kernel).
 const MOST_OF_ANY: usize = 253;
 
