@@ -451,7 +451,7 @@ impl Promoter {
                         mode::set(Mode::Off);
                     }
                 }
-                Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop, .. })) => {
                     self.granted(token, own, peer, peer_loop)
                 }
                 Ok(Some(Answer::Peer { token, user })) => {

@@ -378,7 +378,7 @@ impl Channel {
                         Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                     }
                 }
-                Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop, .. })) => {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {

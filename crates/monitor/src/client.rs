@@ -32,6 +32,8 @@ pub(crate) enum Held {
 /// A client that has said hello.
 pub(crate) struct Loop {
     pub(crate) id: u32,
+    /// Of the protocol: the newest that both speak.
+    pub(crate) version: u32,
     pub(crate) name: Name,
     /// Its loop page, for those it shares connections with.
     pub(crate) page: OwnedFd,

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use promote::Reason;
-use promote::client::PROTOCOL;
+use promote::client::{DOORBELLS, OLDEST};
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
@@ -156,10 +156,11 @@ impl Meeting {
         match (message, descriptor) {
             (ClientMessage::Hello { .. }, None) if client.greeted.is_some() => Err("a second hello"),
             (ClientMessage::Hello { version_min, version_max, name }, None) => {
-                if !(version_min..=version_max).contains(&PROTOCOL) {
+                let version = version_max.min(DOORBELLS);
+                if version < version_min.max(OLDEST) {
                     return Err("no version in common");
                 }
-                self.greet(id, name);
+                self.greet(id, version, name);
                 Ok(())
             }
             (ClientMessage::Offer { token }, Some(descriptor)) => {
@@ -221,7 +222,7 @@ impl Meeting {
         }
     }
 
-    fn greet(&mut self, id: ClientId, name: Name) {
+    fn greet(&mut self, id: ClientId, version: u32, name: Name) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let refuse = |client: &mut Client, error: &io::Error| {
             tracing::error!(%error, "rejected a client, as there is no shared memory for it");
@@ -238,13 +239,13 @@ impl Meeting {
         let loop_id = self.next_loop;
         self.next_loop = self.next_loop.wrapping_add(1);
         let segment_size = self.policy.limits.segment_size;
-        let welcome = MonitorMessage::Welcome { version: PROTOCOL, loop_id, segment_size };
+        let welcome = MonitorMessage::Welcome { version, loop_id, segment_size };
         if let Err(error) = client.hand(welcome, &[page.writable.as_fd()]) {
             refuse(client, &error);
             return self.unwell.push(id);
         }
         let watch = LoopWatch::new(page.read_only.as_fd()).ok();
-        client.greeted = Some(Loop { id: loop_id, name, page: page.read_only, watch });
+        client.greeted = Some(Loop { id: loop_id, version, name, page: page.read_only, watch });
         tracing::debug!(
             client = id.0,
             uid = client.subject.uid,
@@ -449,8 +450,8 @@ impl Meeting {
         Ok(())
     }
 
-    /// Makes the two segments and sends them. If only the first client could be told, it
-    /// is told the contrary with the refusal that follows.
+    /// Makes the two segments, and doorbells where both clients accept them, and sends them. If only the
+    /// first client could be told, it is told the contrary with the refusal that follows.
     fn hand_out(
         &self,
         parties: [Party; 2],
@@ -462,6 +463,13 @@ impl Meeting {
             Reason::NoMemory
         };
         let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
+        let accepts_doorbells =
+            |client: &Client| client.greeted.as_ref().is_some_and(|greeted| greeted.version >= DOORBELLS);
+        let doorbells = clients.into_iter().all(accepts_doorbells).then(grant::doorbells).transpose();
+        let doorbells = doorbells.unwrap_or_else(|error| {
+            tracing::debug!(%error, "there are no doorbells for a connection, which does without");
+            None
+        });
         for (own, other) in [(0, 1), (1, 0)] {
             let Some(peer_loop) = &clients[other].greeted else { return Err(Reason::NoPeer) };
             let message = MonitorMessage::Grant {
@@ -469,8 +477,14 @@ impl Meeting {
                 peer_loop: peer_loop.id,
                 segment_size: size,
             };
-            let descriptors =
-                [segments[own].writable.as_fd(), segments[other].read_only.as_fd(), peer_loop.page.as_fd()];
+            let mut descriptors = vec![
+                segments[own].writable.as_fd(),
+                segments[other].read_only.as_fd(),
+                peer_loop.page.as_fd(),
+            ];
+            if let Some(doorbells) = &doorbells {
+                descriptors.extend([doorbells[own][0].as_fd(), doorbells[other][1].as_fd()]);
+            }
             if let Err(error) = clients[own].hand(message, &descriptors) {
                 tracing::debug!(client = parties[own].client.0, %error, "a grant cannot be sent");
                 return Err(match error.raw_os_error() {

@@ -335,7 +335,7 @@ impl Monitor {
             let is_sender = client.is_sender(received.sender);
             let closer = client.socket.closer().clone();
             let own = |fd: OwnedFd| Foreign::new(fd, &closer);
-            let [descriptor, second, _third] = received.descriptors.map(|fd| fd.map(own));
+            let [descriptor, second, _rest @ ..] = received.descriptors.map(|fd| fd.map(own));
             let _excess: Vec<Foreign> = received.excess.into_iter().map(own).collect();
             if !is_sender {
                 return self.part_from(id, received.sender);

@@ -3,11 +3,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use sys::doorbell;
 use sys::mapping::MapError;
 pub use sys::mapping::SharedMapping;
 use sys::memory_file::{self, UnsoundFile};
@@ -20,9 +22,11 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, 
 /// Bytes of a loop page.
 pub const LOOP_PAGE: usize = 4096;
 /// The smallest and the largest segment, in bytes; its size is a multiple of 4096.
-pub const SEGMENT_SIZES: std::ops::RangeInclusive<u32> = 8 << 10..=16 << 20;
-/// The version of the protocol that is spoken here.
-pub const PROTOCOL: u32 = 1;
+pub const SEGMENT_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
+/// The oldest version of the protocol, which every client and monitor speaks.
+pub const OLDEST: u32 = 1;
+/// The newest version: a client that speaks it accepts doorbells.
+pub const DOORBELLS: u32 = 2;
 /// Where the policy of a system lies.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
@@ -45,6 +49,8 @@ pub struct Options {
     /// descriptors enough: a guest in a program that counts on low numbers stays out of its
     /// way.
     pub lowest_descriptor: i32,
+    /// Accepts doorbells with a grant ([`Doorbells`]), where the monitor has them.
+    pub doorbells: bool,
 }
 
 impl Options {
@@ -57,7 +63,13 @@ impl Options {
             runtime_directory: runtime_directory(),
             retry: Duration::from_secs(5),
             lowest_descriptor: 0,
+            doorbells: false,
         }
+    }
+
+    /// The versions of the protocol that a client with these options speaks.
+    fn versions(&self) -> RangeInclusive<u32> {
+        OLDEST..=if self.doorbells { DOORBELLS } else { OLDEST }
     }
 }
 
@@ -104,7 +116,7 @@ pub enum LossCause {
     /// It answered what was not offered, once more, or before its welcome.
     #[error("the monitor sent a message out of turn")]
     OutOfTurn,
-    /// A message came without its descriptors, or with too many.
+    /// A message came without its descriptors, with too many, or with a doorbell that is none.
     #[error("the monitor sent a message with the wrong descriptors")]
     Descriptors,
     /// It speaks another version, or announced sizes that are none.
@@ -140,6 +152,16 @@ pub struct PeerLoop {
     pub page: SharedMapping,
 }
 
+/// The doorbells of a connection: a byte in one wakes an endpoint, and means nothing else. Both are
+/// pipes of one page that read and write without blocking (see promotion.md, section 5).
+#[derive(Debug)]
+pub struct Doorbells {
+    /// That of this endpoint.
+    pub own: OwnedFd,
+    /// That of the peer.
+    pub peer: OwnedFd,
+}
+
 /// What the monitor says.
 #[derive(Debug)]
 pub enum Answer {
@@ -165,6 +187,9 @@ pub enum Answer {
         peer: SharedMapping,
         /// The other end's loop.
         peer_loop: Arc<PeerLoop>,
+        /// The doorbells of both endpoints. `None` if one of the two clients accepts none, or the
+        /// monitor could not make them.
+        doorbells: Option<Doorbells>,
     },
     /// The offer has no mirror so far, or is about to be refused because of its user.
     Peer {
@@ -199,8 +224,8 @@ pub struct Client {
     /// What could not be sent and must not be forgotten, for the connected monitor.
     unsent: VecDeque<Packet>,
     peer_loops: HashMap<u64, Weak<PeerLoop>>,
-    /// The connected monitor has welcomed this client.
-    welcome: bool,
+    /// The version that the connected monitor has chosen in its welcome.
+    version: Option<u32>,
     /// Offers without an answer.
     unanswered: HashSet<Token>,
     /// Those that were granted, and not withdrawn since: a refusal may still take the grant back.
@@ -231,7 +256,7 @@ impl Client {
             pause: options.retry,
             unsent: VecDeque::new(),
             peer_loops: HashMap::new(),
-            welcome: false,
+            version: None,
             unanswered: HashSet::new(),
             granted: HashSet::new(),
             peers: 0,
@@ -361,7 +386,9 @@ impl Client {
         let answer = match message {
             message if !received.truncated => self.take(message, received.descriptors)?,
             // This process may have no more descriptors: the connection stays on TCP.
-            MonitorMessage::Grant { token, .. } if received.len < MOST_BYTES => {
+            MonitorMessage::Grant { token, .. }
+                if received.len < MOST_BYTES && received.excess.is_empty() =>
+            {
                 self.withdraw(token);
                 Answer::Refused { token, reason: Reason::NoMemory }
             }
@@ -375,8 +402,8 @@ impl Client {
     fn expects(&mut self, message: &MonitorMessage) -> Result<bool, LossCause> {
         let expected = match *message {
             MonitorMessage::Refuse { token: None, .. } => true,
-            MonitorMessage::Welcome { .. } => !std::mem::replace(&mut self.welcome, true),
-            _ if !self.welcome => false,
+            MonitorMessage::Welcome { version, .. } => self.version.replace(version).is_none(),
+            _ if self.version.is_none() => false,
             MonitorMessage::Grant { token, .. } => {
                 self.unanswered.remove(&token) && self.granted.insert(token)
             }
@@ -407,8 +434,8 @@ impl Client {
         descriptors: [Option<OwnedFd>; packet::MOST_DESCRIPTORS],
     ) -> Result<Answer, LossCause> {
         match (message, descriptors) {
-            (MonitorMessage::Welcome { version, loop_id, segment_size }, [Some(page), None, None]) => {
-                if version != PROTOCOL || !is_segment_size(segment_size) {
+            (MonitorMessage::Welcome { version, loop_id, segment_size }, [Some(page), None, ..]) => {
+                if !self.options.versions().contains(&version) || !is_segment_size(segment_size) {
                     return Err(LossCause::Version { version, segment_size });
                 }
                 let loop_page =
@@ -417,12 +444,13 @@ impl Client {
             }
             (
                 MonitorMessage::Grant { token, peer_loop, segment_size },
-                [Some(own), Some(peer), Some(page)],
+                [Some(own), Some(peer), Some(page), own_doorbell, peer_doorbell],
             ) => {
                 if !is_segment_size(segment_size) {
-                    return Err(LossCause::Version { version: PROTOCOL, segment_size });
+                    return Err(LossCause::Version { version: self.version.unwrap_or(OLDEST), segment_size });
                 }
-                match self.map(token, peer_loop, segment_size as usize, [own, peer, page]) {
+                let doorbells = self.doorbells(own_doorbell, peer_doorbell)?;
+                match self.map(token, peer_loop, segment_size as usize, [own, peer, page], doorbells) {
                     Err(MapError::Refused(_)) => {
                         // Out of memory or of mappings: the connection stays on TCP.
                         self.withdraw(token);
@@ -432,11 +460,26 @@ impl Client {
                     Ok(answer) => Ok(answer),
                 }
             }
-            (MonitorMessage::Refuse { token: Some(token), reason }, [None, None, None]) => {
+            (MonitorMessage::Refuse { token: Some(token), reason }, [None, ..]) => {
                 Ok(Answer::Refused { token, reason })
             }
-            (MonitorMessage::Peer { token, user }, [None, None, None]) => Ok(Answer::Peer { token, user }),
+            (MonitorMessage::Peer { token, user }, [None, ..]) => Ok(Answer::Peer { token, user }),
             (MonitorMessage::Refuse { token: None, reason }, _) => Err(LossCause::Refused(reason)),
+            _ => Err(LossCause::Descriptors),
+        }
+    }
+
+    /// The doorbells that a grant brought: both, or none.
+    fn doorbells(&self, own: Option<OwnedFd>, peer: Option<OwnedFd>) -> Result<Option<Doorbells>, LossCause> {
+        match (own, peer) {
+            (None, None) => Ok(None),
+            (Some(own), Some(peer))
+                if self.version >= Some(DOORBELLS)
+                    && doorbell::check(own.as_fd())
+                    && doorbell::check(peer.as_fd()) =>
+            {
+                Ok(Some(Doorbells { own, peer }))
+            }
             _ => Err(LossCause::Descriptors),
         }
     }
@@ -447,6 +490,7 @@ impl Client {
         id: u32,
         segment_size: usize,
         [own, peer, page]: [OwnedFd; 3],
+        doorbells: Option<Doorbells>,
     ) -> Result<Answer, MapError> {
         let own = SharedMapping::writable(own.as_fd(), segment_size)?;
         let peer = SharedMapping::read_only(peer.as_fd(), segment_size)?;
@@ -465,19 +509,19 @@ impl Client {
                 new
             }
         };
-        Ok(Answer::Granted { token, own, peer, peer_loop })
+        Ok(Answer::Granted { token, own, peer, peer_loop, doorbells })
     }
 
     fn lose(&mut self, cause: LossCause) -> ReceiveError {
         // One that ended is replaced soon. One that turns this client away, or is not understood,
         // is left alone as one that is not there.
-        if self.welcome && matches!(cause, LossCause::Ended | LossCause::System(_)) {
+        if self.version.is_some() && matches!(cause, LossCause::Ended | LossCause::System(_)) {
             self.pause = STARTING.min(self.options.retry);
         }
         self.next_attempt = Instant::now() + self.pause;
         self.socket = None;
         self.unsent.clear();
-        self.welcome = false;
+        self.version = None;
         let unanswered = self.unanswered.drain().collect();
         self.granted.clear();
         self.peers = 0;
@@ -512,11 +556,8 @@ impl Client {
         for place in Place::all(socket.as_deref(), runtime_directory.as_deref()) {
             let Ok(socket) = place.connect()? else { continue };
             let socket = self.out_of_the_way(socket);
-            let hello = ClientMessage::Hello {
-                version_min: PROTOCOL,
-                version_max: PROTOCOL,
-                name: self.options.name,
-            };
+            let (version_min, version_max) = self.options.versions().into_inner();
+            let hello = ClientMessage::Hello { version_min, version_max, name: self.options.name };
             // A fresh socket has room. If the monitor has turned us away already, `receive`
             // hears why.
             let _ = packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]);

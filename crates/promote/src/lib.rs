@@ -14,7 +14,7 @@ pub mod viewer;
 pub mod watch;
 pub mod wire;
 
-pub use client::{Answer, Client, OfferError, Options, PeerLoop, ReceiveError};
+pub use client::{Answer, Client, Doorbells, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, HoldError, OtherLoop, OwnLoop};
 pub use machine::{KernelEnd, Machine, Next, TcpPositions};
 pub use place::{ConnectError, Place, SYSTEM_SOCKET};

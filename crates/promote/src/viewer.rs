@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use sys::packet;
 
 use crate::Reason;
-use crate::client::PROTOCOL;
+use crate::client::OLDEST;
 use crate::place::{self, ConnectError, Place, runtime_directory, variable};
 use crate::wire::view::{self, Allowed, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
@@ -96,7 +96,7 @@ impl Viewer {
     /// It is not there (`System`), or does not talk.
     pub fn connect(place: &Place, name: &str) -> Result<Viewer, ViewError> {
         let viewer = Viewer { socket: place.connect()?? };
-        let (version_min, version_max) = (PROTOCOL, PROTOCOL);
+        let (version_min, version_max) = (OLDEST, OLDEST);
         let hello = ClientMessage::Hello { version_min, version_max, name: Name::new(name) };
         // One that turned us away at once has said why, which is heard below.
         let _ = viewer.say(hello);

@@ -1,4 +1,4 @@
-//! The messages between a client and the monitor, version 1: one packet each, of fixed
+//! The messages between a client and the monitor, versions 1 and 2: one packet each, of fixed
 //! size by type, little-endian. Encoding and decoding allocate nothing, and whatever bytes
 //! come are decoded or refused by name.
 
@@ -92,7 +92,8 @@ pub enum MonitorMessage {
         segment_size: u32,
     },
     /// Both ends have met; with it come the own segment (to read and write), the peer's
-    /// segment and the peer's loop page (to read).
+    /// segment and the peer's loop page (to read), and in version 2 perhaps the own doorbell and
+    /// the peer's.
     Grant {
         /// The offer.
         token: Token,

@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use promote::client::{LOOP_PAGE, LossCause, Options};
+use promote::client::{DOORBELLS, LOOP_PAGE, LossCause, OLDEST, Options};
 use promote::wire::{ClientMessage, MonitorMessage, Token};
-use promote::{Answer, Client, OfferError, Reason};
+use promote::{Answer, Client, Doorbells, OfferError, Reason};
+use rustix::fs::OFlags;
+use sys::doorbell;
 use sys::mapping::MapError;
 use sys::memory_file::{MemoryFile, UnsoundFile};
 use sys::packet;
@@ -348,4 +350,108 @@ fn the_last_word_of_a_monitor_is_heard() {
     let loss = client.receive().unwrap_err();
     assert!(matches!(loss.cause, LossCause::Refused(Reason::Quota)), "{loss}");
     assert!(client.receive().unwrap().is_none());
+}
+
+/// A client that accepts doorbells or does not, welcomed with a version, after an offer that
+/// is granted with these descriptors behind the first three.
+fn granted_with(
+    monitor: &Monitor,
+    accepts: bool,
+    version: u32,
+    doorbells: &[BorrowedFd<'_>],
+) -> Result<Option<Doorbells>, LossCause> {
+    let options = Options { doorbells: accepts, ..monitor.options() };
+    let mut client = Client::connect(&options).unwrap();
+    let connection = packet::accept(monitor.listener.as_fd()).unwrap();
+    let newest = if accepts { DOORBELLS } else { OLDEST };
+    assert!(matches!(
+        heard(&connection),
+        Some(ClientMessage::Hello { version_min: OLDEST, version_max, .. }) if version_max == newest
+    ));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.offer(token(1), socket.as_fd()).unwrap();
+    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let welcome = MonitorMessage::Welcome { version, loop_id: 3, segment_size: SIZE };
+    say(&connection, welcome, &[page.writable.as_fd()]);
+    let mut descriptors = vec![segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    descriptors.extend(doorbells);
+    send_any(&connection, grant(1), &descriptors);
+    loop {
+        match client.receive() {
+            Ok(Some(Answer::Welcome { .. })) => {}
+            Ok(Some(Answer::Granted { doorbells, .. })) => return Ok(doorbells),
+            Ok(other) => panic!("{other:?}"),
+            Err(loss) => {
+                assert!(client.fd().is_none());
+                return Err(loss.cause);
+            }
+        }
+    }
+}
+
+/// Sends a message with more descriptors than one of ours has, too.
+fn send_any(connection: &OwnedFd, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
+    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(descriptors)));
+    let packet = message.encode();
+    let parts = [std::io::IoSlice::new(packet.as_bytes())];
+    rustix::net::sendmsg(connection, &parts, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
+}
+
+/// With every monitor a client gets what both speak, and no doorbells that it did not ask for.
+#[test]
+fn doorbells_come_only_where_both_speak_the_version() {
+    let monitor = Monitor::new("versions");
+    let ([own, _], [peer, far]) = (doorbell::create().unwrap(), doorbell::create().unwrap());
+    let both = [own.as_fd(), peer.as_fd()];
+    assert!(granted_with(&monitor, false, OLDEST, &[]).unwrap().is_none());
+    assert!(granted_with(&monitor, true, OLDEST, &[]).unwrap().is_none());
+    assert!(granted_with(&monitor, true, DOORBELLS, &[]).unwrap().is_none());
+    let doorbells = granted_with(&monitor, true, DOORBELLS, &both).unwrap().expect("they came");
+    assert_eq!(rustix::io::write(&doorbells.peer, &[7]), Ok(1));
+    let mut bytes = [0; 2];
+    assert_eq!((rustix::io::read(&far, &mut bytes), bytes[0]), (Ok(1), 7));
+    assert_eq!(rustix::io::write(&own, &[8]), Ok(1));
+    assert_eq!((rustix::io::read(&doorbells.own, &mut bytes), bytes[0]), (Ok(1), 8));
+    for received in [&doorbells.own, &doorbells.peer] {
+        assert!(rustix::io::fcntl_getfd(received).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+    for accepts in [false, true] {
+        assert!(
+            matches!(granted_with(&monitor, accepts, OLDEST, &both), Err(LossCause::Descriptors)),
+            "{accepts}"
+        );
+    }
+    for (accepts, version) in [(false, DOORBELLS), (true, DOORBELLS + 1), (true, OLDEST - 1)] {
+        let loss = granted_with(&monitor, accepts, version, &[]).unwrap_err();
+        assert!(matches!(loss, LossCause::Version { version: of, .. } if of == version), "{loss}");
+    }
+}
+
+#[test]
+fn a_monitor_whose_doorbells_are_none_is_left() {
+    let monitor = Monitor::new("doorbells");
+    let [own, peer] = doorbell::create().unwrap();
+    let (own, peer) = (own.as_fd(), peer.as_fd());
+    let flags = |fd: &OwnedFd, flags| rustix::fs::fcntl_setfl(fd, flags).unwrap();
+    let [blocking, _peer] = doorbell::create().unwrap();
+    flags(&blocking, OFlags::empty());
+    let (reader, writer) = std::io::pipe().unwrap();
+    let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)];
+    flags(&reader, OFlags::NONBLOCK);
+    flags(&writer, OFlags::NONBLOCK);
+    let file = memory(4096).writable;
+    let (socket, _far) = packet::pair().unwrap();
+    for wrong in [&blocking, &reader, &writer, &file, &socket] {
+        for doorbells in [[wrong.as_fd(), peer], [own, wrong.as_fd()]] {
+            let answer = granted_with(&monitor, true, DOORBELLS, &doorbells);
+            assert!(matches!(answer, Err(LossCause::Descriptors)), "{wrong:?}: {answer:?}");
+        }
+    }
+    for count in [1, 3, 4] {
+        let answer = granted_with(&monitor, true, DOORBELLS, &[own; 4][..count]);
+        assert!(matches!(answer, Err(LossCause::Descriptors)), "{count}: {answer:?}");
+    }
+    assert!(granted_with(&monitor, true, DOORBELLS, &[own, peer]).unwrap().is_some());
 }

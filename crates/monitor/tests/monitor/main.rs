@@ -1,6 +1,7 @@
 //! The monitor with real clients and real connections.
 
 mod credentials;
+mod doorbells;
 mod held_up;
 mod hostile;
 mod identity;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use monitor::{Access, Listener, Monitor, Options, RunError};
 use promote::client::{self, PeerLoop, SharedMapping};
 use promote::wire::{Name, Token};
-use promote::{Answer, Client, Reason, ReceiveError};
+use promote::{Answer, Client, Doorbells, Reason, ReceiveError};
 use sys::epoll::{self, Event, Set};
 use testkit::skip::{self, Skipped};
 
@@ -79,6 +79,12 @@ impl Running {
     /// A client that has been welcomed.
     pub(crate) fn client(&self, name: &str) -> Client {
         welcomed(Client::connect(&self.options(name)).unwrap())
+    }
+
+    /// The same, one that accepts doorbells.
+    pub(crate) fn client_with_doorbells(&self, name: &str) -> Client {
+        let options = client::Options { doorbells: true, ..self.options(name) };
+        welcomed(Client::connect(&options).unwrap())
     }
 
     pub(crate) fn options(&self, name: &str) -> client::Options {
@@ -169,11 +175,14 @@ pub(crate) struct Grant {
     pub(crate) own: SharedMapping,
     pub(crate) peer: SharedMapping,
     pub(crate) peer_loop: std::sync::Arc<PeerLoop>,
+    pub(crate) doorbells: Option<Doorbells>,
 }
 
 pub(crate) fn granted(client: &mut Client) -> Grant {
     match receive(client) {
-        Answer::Granted { token, own, peer, peer_loop } => Grant { token, own, peer, peer_loop },
+        Answer::Granted { token, own, peer, peer_loop, doorbells } => {
+            Grant { token, own, peer, peer_loop, doorbells }
+        }
         other => panic!("no grant: {other:?}"),
     }
 }
