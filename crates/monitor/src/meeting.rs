@@ -451,7 +451,7 @@ impl Meeting {
     }
 
     /// Makes the two segments, and doorbells where both clients accept them, and sends them. If only the
-    /// first client could be told, it is told the contrary with the refusal that follows.
+    /// first client got its grant, the refusal that follows takes it back.
     fn hand_out(
         &self,
         parties: [Party; 2],

@@ -4,10 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
-use std::time::Instant;
 
 use promote::wire::{ClientMessage, MonitorMessage, Name};
-use promote::{Answer, Client, Doorbells};
+use promote::{Answer, Client, Doorbells, Reason};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sys::packet;
@@ -34,6 +33,11 @@ fn drain(doorbell: &OwnedFd) -> usize {
 
 fn wake(doorbell: &OwnedFd) {
     assert_eq!(rustix::io::write(doorbell, &[0]), Ok(1));
+}
+
+/// The next answer, where an epoll set to wait in would take a descriptor.
+fn receive_at_the_limit(client: &mut Client) -> Answer {
+    process::until("an answer", || client.receive().unwrap())
 }
 
 /// Both endpoints of a new connection are granted; what each got besides memory.
@@ -132,6 +136,44 @@ fn a_dead_peer_is_neither_a_hang_up_nor_a_signal() {
     running.end();
 }
 
+/// A client that cannot receive all five descriptors leaves this connection on TCP, and no other.
+#[test]
+fn a_client_needs_room_for_all_descriptors() {
+    const NAME: &str = "doorbells::a_client_needs_room_for_all_descriptors";
+    if let Some(role) = process::role() {
+        let (socket, port) = role.split_once(' ').unwrap();
+        let connect = || TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
+        let (near, next) = (connect(), connect());
+        let options = promote::client::Options { doorbells: true, ..options_at(socket) };
+        let mut client = Client::connect(&options).unwrap();
+        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+        offer(&mut client, 1, &near);
+        process::leave_descriptors(4);
+        let answer = receive_at_the_limit(&mut client);
+        assert!(matches!(answer, Answer::Refused { reason: Reason::NoMemory, .. }), "{answer:?}");
+        process::limit_descriptors(1024);
+        offer(&mut client, 2, &next);
+        assert!(granted(&mut client).doorbells.is_some());
+        return;
+    }
+    let (running, first) = Running::start(SHARE);
+    let mut client = running.client_with_doorbells("other");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let role =
+        format!("{} {}", running.place.file("socket").display(), listener.local_addr().unwrap().port());
+    let mut peer = Fosterling::start(&mut process::this_test_as(NAME, &role));
+    let mut ends = Vec::new();
+    for number in 1..=2 {
+        let far = listener.accept().unwrap().0;
+        offer(&mut client, number, &far);
+        assert!(granted(&mut client).doorbells.is_some());
+        ends.push(far);
+    }
+    assert!(peer.child().wait().unwrap().success());
+    drop((first, client));
+    running.end();
+}
+
 /// The newest version that both have, whatever else a client has.
 #[test]
 fn the_monitor_chooses_the_newest_version() {
@@ -180,14 +222,7 @@ fn doorbells_need_descriptors_of_the_monitor_for_a_moment_only() {
         offer(&mut a, 1, &near);
         offer(&mut b, 2, &far);
         for (number, client) in [(1, &mut a), (2, &mut b)] {
-            let start = Instant::now();
-            // Waiting in an epoll set would take a descriptor.
-            let answer = loop {
-                match client.receive().unwrap() {
-                    Some(answer) => break answer,
-                    None => assert!(start.elapsed() < WATCHDOG, "no answer comes"),
-                }
-            };
+            let answer = receive_at_the_limit(client);
             assert!(matches!(answer, Answer::Granted { doorbells: None, .. }), "{answer:?}");
             client.withdraw(token(number));
         }
