@@ -35,7 +35,6 @@ mod socket;
 mod task;
 mod uring;
 
-use client::Client;
 use meter::{Control, Counts, Meter};
 use schedule::Schedule;
 
@@ -181,47 +180,33 @@ impl Outcome {
 /// Makes the load on the calling thread until the window ends. What is under way then is waited for no longer
 /// than `patience`.
 pub fn run(options: &Options, patience: Duration) -> Result<Outcome, LoadError> {
-    let control = Arc::new(Control::new(options.warm_up, options.window, Some(patience)));
-    drive(options, 0..options.connections, Meter::new(Arc::default(), control, None))
+    drive(options, 0..options.connections, Meter::new(Control::new(options, 1, Some(patience)), 0, None))
 }
 
 /// Client threads at work; dropping it stops them.
 #[derive(Debug)]
 pub struct Load {
-    threads: Vec<Running>,
+    threads: Vec<JoinHandle<Result<Outcome, LoadError>>>,
     control: Arc<Control>,
-}
-
-#[derive(Debug)]
-struct Running {
-    handle: JoinHandle<Result<Outcome, LoadError>>,
-    counts: Arc<Counts>,
 }
 
 impl Load {
     /// Starts a thread on each CPU; connections are spread evenly over them. The load starts when all threads
     /// have their sockets.
     pub fn start(options: &Options, cpus: &CpuSet) -> Result<Self, LoadError> {
-        let control = Arc::new(Control::new(options.warm_up, options.window, None));
-        let cpus = cpus.as_slice();
+        let control = Control::new(options, cpus.len(), None);
         let mut load = Self { threads: Vec::with_capacity(cpus.len()), control };
         let (ready, all_ready) = mpsc::channel::<()>();
-        let mut first = 0;
-        for (index, &cpu) in cpus.iter().enumerate() {
-            let share = (options.connections + index) / cpus.len();
-            let counts = Arc::new(Counts::default());
-            let meter = Meter::new(counts.clone(), load.control.clone(), Some(ready.clone()));
-            let options = options.clone();
-            let numbers = first..first + share;
-            first += share;
-            let handle = thread::Builder::new()
-                .name(format!("client-{cpu}"))
-                .spawn(move || {
-                    cpu::pin(&[cpu]).map_err(LoadError::Client)?;
-                    drive(&options, numbers, meter)
-                })
-                .map_err(LoadError::Client)?;
-            load.threads.push(Running { handle, counts });
+        for (index, &cpu) in cpus.as_slice().iter().enumerate() {
+            let first = |index| options.connections * index / cpus.len();
+            let (options, numbers) = (options.clone(), first(index)..first(index + 1));
+            let meter = Meter::new(load.control.clone(), index, Some(ready.clone()));
+            let work = move || {
+                cpu::pin(&[cpu]).map_err(LoadError::Client)?;
+                drive(&options, numbers, meter)
+            };
+            let thread = thread::Builder::new().name(format!("client-{cpu}")).spawn(work);
+            load.threads.push(thread.map_err(LoadError::Client)?);
         }
         drop(ready);
         // Ends when each thread has dropped its end, because it could start or could not.
@@ -232,21 +217,21 @@ impl Load {
 
     /// Whether a thread has ended, which it does early only by an error.
     pub fn is_broken(&self) -> bool {
-        self.threads.iter().any(|running| running.handle.is_finished())
+        self.threads.iter().any(JoinHandle::is_finished)
     }
 
     /// Takes a sample of all threads.
     pub fn sample(&self) -> Result<Sample, LoadError> {
         let at = Instant::now();
         let sum = |count: fn(&Counts) -> &AtomicU64| {
-            self.threads.iter().map(|running| count(&running.counts).load(Ordering::Relaxed)).sum::<u64>()
+            self.control.counts.iter().map(|counts| count(counts).load(Ordering::Relaxed)).sum::<u64>()
         };
-        let cpu = self.threads.iter().map(|running| clock::of_thread(&running.handle));
+        let cpu = self.threads.iter().map(clock::of_thread).sum::<io::Result<_>>();
         Ok(Sample {
             at,
             transactions: sum(|counts| &counts.transactions),
             failures: sum(|counts| &counts.failures),
-            cpu: cpu.sum::<io::Result<_>>().map_err(LoadError::Client)?,
+            cpu: cpu.map_err(LoadError::Client)?,
             spun: Duration::from_nanos(sum(|counts| &counts.spun)),
         })
     }
@@ -260,9 +245,9 @@ impl Load {
     pub fn stop(mut self) -> Result<Outcome, LoadError> {
         self.control.stop.store(true, Ordering::Relaxed);
         let mut all = Outcome::new();
-        for running in self.threads.drain(..) {
+        for thread in self.threads.drain(..) {
             let panicked = |_| LoadError::Client(io::Error::other("a client thread panicked"));
-            all.add(running.handle.join().map_err(panicked)??);
+            all.add(thread.join().map_err(panicked)??);
         }
         Ok(all)
     }
@@ -272,24 +257,19 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.control.stop.store(true, Ordering::Relaxed);
         self.control.epoch.get_or_init(Instant::now); // which they may wait for
-        for running in self.threads.drain(..) {
+        for thread in self.threads.drain(..) {
             // A caller that wants the outcome has called `stop`.
-            let _ = running.handle.join();
+            let _ = thread.join();
         }
     }
 }
 
 /// Makes one thread's part of the load, until it is stopped or over.
 fn drive(options: &Options, numbers: Range<usize>, meter: Meter) -> Result<Outcome, LoadError> {
-    match options.request {
-        Request::Upload(size) => return bulk::run(options, size, true, meter),
-        Request::Download(size) => return bulk::run(options, size, false, meter),
-        _ => {}
-    }
-    let client = Client::new(options, &numbers, meter)?;
-    match options.engine {
-        Engine::IoUring => uring::run(client),
-        Engine::Epoll => epoll::run(client),
+    match (options.request, options.engine) {
+        (Request::Upload(_) | Request::Download(_), _) => bulk::run(options, meter),
+        (_, Engine::IoUring) => client::run::<uring::Ring>(options, &numbers, meter),
+        (_, Engine::Epoll) => client::run::<epoll::Sockets>(options, &numbers, meter),
     }
 }
 

@@ -5,11 +5,14 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::request::{Answer, Arrived};
+use super::request::Answer;
 use super::{CHECK_INTERVAL, Connections, LoadError, Meter, Options, Outcome, Schedule};
 
 /// What carries requests.
-pub(super) trait Wire {
+pub(super) trait Wire: Sized {
+    /// For so many connections.
+    fn new(options: &Options, connections: usize) -> io::Result<Self>;
+
     /// Connects, and sends the first request, or will once the connection is there.
     fn open(&mut self, index: usize) -> io::Result<()>;
 
@@ -18,14 +21,29 @@ pub(super) trait Wire {
 
     /// Ends the connection.
     fn close(&mut self, index: usize) -> io::Result<()>;
+
+    /// Waits so long at most until something happens on connections.
+    fn wait(&mut self, time: Duration) -> io::Result<()>;
+
+    /// What has happened on one of them.
+    fn next(&mut self) -> io::Result<Option<Arrival>>;
+
+    /// The bytes of the last arrival, where they are read.
+    fn bytes(&self) -> &[u8] {
+        &[]
+    }
 }
 
+/// On which connection how many bytes have come, none at its end; or why it failed. It may have been closed meanwhile.
+pub(super) type Arrival = (usize, io::Result<usize>);
+
 /// A thread's connections, what they wait for, and what is due on them.
-pub(super) struct Client<'load> {
-    pub(super) options: &'load Options,
+struct Client<'load, W> {
+    options: &'load Options,
     answer: Answer,
     schedule: Schedule,
     meter: Meter,
+    wire: W,
     connections: Vec<Connection>,
     /// Those without a request, the one that has rested longest first.
     resting: VecDeque<usize>,
@@ -34,59 +52,57 @@ pub(super) struct Client<'load> {
 #[derive(Clone)]
 struct Connection {
     /// Requests left on it; none while it is closed.
-    left: u32,
+    left: u64,
     /// From when the latency of the request counts that is under way.
     since: Option<u64>,
     /// Bytes of the answer so far.
     received: usize,
 }
 
-impl<'load> Client<'load> {
-    pub(super) fn new(
-        options: &'load Options,
-        numbers: &Range<usize>,
-        meter: Meter,
-    ) -> Result<Self, LoadError> {
-        let left = if options.lifetime == Connections::Kept { u32::MAX } else { 0 };
-        let end = meter.end().map_or(u64::MAX, |(end, _)| end);
-        Ok(Self {
-            options,
-            answer: options.request.answer(&options.target)?,
-            schedule: Schedule::new((options.connections, options.active), options.rate, numbers, end),
-            meter,
-            connections: vec![Connection { left, since: None, received: 0 }; numbers.len()],
-            resting: (0..numbers.len()).collect(),
-        })
-    }
+/// Makes the load on these of its connections, until it is stopped or over.
+pub(super) fn run<W: Wire>(
+    options: &Options,
+    numbers: &Range<usize>,
+    meter: Meter,
+) -> Result<Outcome, LoadError> {
+    let left = if options.lifetime == Connections::Kept { u64::MAX } else { 0 };
+    let answer = options.request.answer(&options.target)?;
+    let client = Client {
+        options,
+        answer,
+        schedule: Schedule::new((options.connections, options.active), options.rate, numbers, meter.end()),
+        meter,
+        wire: W::new(options, numbers.len()).map_err(LoadError::Client)?,
+        connections: vec![Connection { left, since: None, received: 0 }; numbers.len()],
+        resting: (0..numbers.len()).collect(),
+    };
+    client.run()
+}
 
-    /// How many connections there are.
-    pub(super) fn len(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Waits for the start of the load, and begins it.
-    pub(super) fn start(&mut self, wire: &mut impl Wire) -> Result<(), LoadError> {
+impl<W: Wire> Client<'_, W> {
+    fn run(mut self) -> Result<Outcome, LoadError> {
         self.meter.start();
-        self.turn(wire, true)
+        let mut worked = true;
+        while !self.meter.is_over(self.under_way()) {
+            self.turn(worked)?;
+            self.wire.wait(self.time_to_wait()).map_err(LoadError::Client)?;
+            worked = false;
+            while let Some((index, count)) = self.wire.next().map_err(LoadError::Client)? {
+                self.arrived(index, count)?;
+                worked = true;
+            }
+        }
+        Ok(self.finish())
     }
 
-    /// Whether the load was stopped, or has ended by itself.
-    pub(super) fn is_over(&self) -> bool {
-        let by_itself = |(end, last)| {
-            let now = self.meter.now();
-            now >= end && (now >= last || self.resting.len() == self.connections.len())
-        };
-        self.meter.is_stopped() || self.meter.end().is_some_and(by_itself)
-    }
-
-    pub(super) fn is_paced(&self) -> bool {
-        self.schedule.is_open()
+    fn under_way(&self) -> usize {
+        self.connections.len() - self.resting.len()
     }
 
     /// How long the thread may wait in the kernel for its next event: not at all where it is to spin, and
     /// where something is due that has a connection.
-    pub(super) fn wait(&self) -> Duration {
-        match self.is_paced() {
+    fn time_to_wait(&self) -> Duration {
+        match self.schedule.is_open() {
             true if self.options.spin => Duration::ZERO,
             true if !self.resting.is_empty() => {
                 let left = self.schedule.due().saturating_sub(self.meter.now());
@@ -98,17 +114,17 @@ impl<'load> Client<'load> {
 
     /// Ends a turn of the thread's loop, in which something was received or not: begins all that has become due and
     /// has a connection, each of which is tried once.
-    pub(super) fn turn(&mut self, wire: &mut impl Wire, mut worked: bool) -> Result<(), LoadError> {
+    fn turn(&mut self, mut worked: bool) -> Result<(), LoadError> {
         if !self.resting.is_empty() {
             let now = self.meter.now();
             for _ in 0..self.resting.len() {
-                if !self.begin(wire, now, 0)? {
+                if !self.begin(now, 0)? {
                     break;
                 }
                 worked = true;
             }
         }
-        if self.options.spin && self.is_paced() {
+        if self.options.spin && self.schedule.is_open() {
             self.meter.turn(worked);
         }
         Ok(())
@@ -117,147 +133,108 @@ impl<'load> Client<'load> {
     /// Begins a request on the connection that has rested longest, if one is due; whether there was any. It is late by
     /// the client's fault if more connections than `engaged` were free.
     #[inline]
-    fn begin(&mut self, wire: &mut impl Wire, now: u64, engaged: usize) -> Result<bool, LoadError> {
+    fn begin(&mut self, now: u64, engaged: usize) -> Result<bool, LoadError> {
         let Some(&index) = self.resting.front() else { return Ok(false) };
-        let Some(since) = self.schedule.next(now) else { return Ok(false) };
-        if self.is_paced() && self.resting.len() > engaged {
+        let Some(since) = self.schedule.next(now, self.under_way()) else { return Ok(false) };
+        if self.schedule.is_open() && self.resting.len() > engaged {
             self.meter.late(since, now);
         }
         self.resting.pop_front();
         self.connections[index].since = Some(since);
-        self.ask(wire, index).map(|()| true)
+        self.ask(index).map(|()| true)
     }
 
     /// Sends the connection's request, on a new connection if the last one is over.
     #[inline]
-    fn ask(&mut self, wire: &mut impl Wire, index: usize) -> Result<(), LoadError> {
-        loop {
-            let connection = &mut self.connections[index];
-            connection.received = 0;
-            let asked = match connection.left {
-                0 => {
-                    connection.left = match self.options.lifetime {
-                        Connections::Reset(requests) => requests,
-                        Connections::Short => 1,
-                        Connections::Kept => u32::MAX,
-                    };
-                    wire.open(index)
-                }
-                _ => wire.send(index),
-            };
-            let Err(error) = asked else { return Ok(()) };
-            if !self.bear(wire, index, error)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// `count` bytes have come on a connection, of which `bytes` can be read. Whether more are expected of it.
-    #[inline]
-    pub(super) fn received(
-        &mut self,
-        wire: &mut impl Wire,
-        index: usize,
-        count: usize,
-        bytes: &[u8],
-    ) -> Result<bool, LoadError> {
+    fn ask(&mut self, index: usize) -> Result<(), LoadError> {
         let connection = &mut self.connections[index];
-        let arrived = match connection.since {
-            Some(_) => self.answer.check(connection.received, count, bytes),
-            None => Arrived::Wrong,
+        connection.received = 0;
+        let asked = match connection.left {
+            0 => {
+                connection.left = match self.options.lifetime {
+                    Connections::Reset(requests) => requests.into(),
+                    Connections::Short => 1,
+                    Connections::Kept => u64::MAX,
+                };
+                self.wire.open(index)
+            }
+            _ => self.wire.send(index),
         };
-        connection.received += count;
-        match arrived {
-            Arrived::Part => Ok(true),
-            Arrived::Whole if self.answer.closes => Ok(true),
-            Arrived::Whole => self.answered(wire, index).map(|()| false),
-            Arrived::Wrong => self.failed(wire, index, io::ErrorKind::InvalidData.into()).map(|()| false),
-        }
+        asked.or_else(|error| self.failed(index, error))
     }
 
-    /// A connection that is not closed here has ended.
-    pub(super) fn ended(&mut self, wire: &mut impl Wire, index: usize) -> Result<(), LoadError> {
-        let connection = &self.connections[index];
-        let whole = self.answer.closes
-            && connection.since.is_some()
-            && self.answer.check(connection.received, 0, &[]) == Arrived::Whole;
-        match whole {
-            true => self.answered(wire, index),
-            false => self.failed(wire, index, io::ErrorKind::UnexpectedEof.into()),
+    #[inline]
+    fn arrived(&mut self, index: usize, count: io::Result<usize>) -> Result<(), LoadError> {
+        let connection = &mut self.connections[index];
+        if connection.left == 0 {
+            return Ok(()); // the end of a connection that this side has ended
+        }
+        let count = match count {
+            Ok(count) => count,
+            Err(error) => return self.failed(index, error),
+        };
+        let expected = self.answer.start.get(connection.received..).unwrap_or_default();
+        let is_right = self.wire.bytes().iter().zip(expected).all(|(one, other)| one == other);
+        connection.received += count;
+        let is_whole = connection.received == self.answer.length;
+        match count {
+            0 if is_whole && self.answer.closes => self.answered(index),
+            0 => self.failed(index, io::ErrorKind::UnexpectedEof.into()),
+            _ if connection.since.is_none() || !is_right || connection.received > self.answer.length => {
+                self.failed(index, io::ErrorKind::InvalidData.into())
+            }
+            _ if is_whole && !self.answer.closes => self.answered(index),
+            _ => Ok(()),
         }
     }
 
     #[inline]
-    fn answered(&mut self, wire: &mut impl Wire, index: usize) -> Result<(), LoadError> {
+    fn answered(&mut self, index: usize) -> Result<(), LoadError> {
         let now = self.meter.now();
         let connection = &mut self.connections[index];
         let since = connection.since.unwrap_or(now);
         // A closed loop has no time at which a request is due, only one of its answer.
         self.meter.transaction(since, now, if self.schedule.is_open() { since } else { now });
-        if self.options.lifetime != Connections::Kept {
-            connection.left -= 1;
-            if connection.left == 0 {
-                wire.close(index).map_err(LoadError::Client)?;
-            }
+        connection.left -= 1;
+        if connection.left == 0 {
+            self.wire.close(index).map_err(LoadError::Client)?;
         }
         self.rest(index);
-        // New connections begin together at the end of a turn: servers accept several for one wake-up.
-        if self.options.lifetime == Connections::Short { Ok(()) } else { self.follow(wire, now) }
-    }
-
-    /// Counts a failed connection. Its request, if it has one, is made again or given up.
-    pub(super) fn failed(
-        &mut self,
-        wire: &mut impl Wire,
-        index: usize,
-        error: io::Error,
-    ) -> Result<(), LoadError> {
-        let busy = self.connections[index].since.is_some();
-        match self.bear(wire, index, error)? {
-            true => self.ask(wire, index),
-            false if busy => self.follow(wire, self.meter.now()),
-            false => Ok(()), // its next request will find it closed
+        match self.options.lifetime {
+            // New connections begin together at the end of a turn: servers accept several for one wake-up.
+            Connections::Short => Ok(()),
+            _ => self.begin(now, 1).map(drop),
         }
     }
 
-    /// Counts a failed connection, and closes it; whether its request is to be made again.
-    fn bear(&mut self, wire: &mut impl Wire, index: usize, error: io::Error) -> Result<bool, LoadError> {
+    /// Counts a failed connection, and closes it. Its request, if it has one, is made again or given up; the next one
+    /// on it will find it closed.
+    #[cold]
+    fn failed(&mut self, index: usize, error: io::Error) -> Result<(), LoadError> {
         self.meter.failure(error, self.options.lifetime)?;
         self.connections[index].left = 0;
-        wire.close(index).map_err(LoadError::Client)?;
-        let busy = self.connections[index].since.is_some();
-        let again = busy && matches!(self.options.lifetime, Connections::Reset(_));
-        if busy && !again {
-            self.rest(index);
+        self.wire.close(index).map_err(LoadError::Client)?;
+        match (self.connections[index].since, self.options.lifetime) {
+            (None, _) => {}
+            (_, Connections::Reset(_)) => self.ask(index)?,
+            _ => self.rest(index),
         }
-        Ok(again)
+        Ok(())
     }
 
     #[inline]
     fn rest(&mut self, index: usize) {
         self.connections[index].since = None;
         self.resting.push_back(index);
-        self.schedule.ended();
-    }
-
-    /// A request has ended, on a connection that is free by that: begins the next, if one is due.
-    #[inline]
-    fn follow(&mut self, wire: &mut impl Wire, now: u64) -> Result<(), LoadError> {
-        self.begin(wire, now, 1).map(drop)
-    }
-
-    /// Whether a connection is open, as far as this side has done with it.
-    pub(super) fn is_open(&self, index: usize) -> bool {
-        self.connections[index].left > 0
     }
 
     /// What was recorded, with what is due and has no answer.
-    pub(super) fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> Outcome {
         let now = self.meter.now();
         let unfinished = self.connections.iter().filter_map(|connection| connection.since);
         let count = unfinished.clone().count();
-        if self.is_paced() {
-            let waiting = std::iter::from_fn(|| self.schedule.next(now));
+        if self.schedule.is_open() {
+            let waiting = std::iter::from_fn(|| self.schedule.next(now, count));
             unfinished.chain(waiting).for_each(|since| self.meter.unanswered(since, now));
         }
         self.meter.finish(count)

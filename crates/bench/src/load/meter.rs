@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::{Connections, LoadError, Outcome};
+use super::{Connections, LoadError, Options, Outcome};
 
 /// What the controller and the threads share.
 #[derive(Debug)]
@@ -17,19 +17,24 @@ pub(super) struct Control {
     pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
     window: Range<u64>,
-    /// How long a load that ends by itself waits for answers after it.
-    patience: Option<u64>,
+    /// When a load that ends by itself waits for no more answers. It begins nothing after its window.
+    last: Option<u64>,
+    /// Of each thread.
+    pub(super) counts: Vec<Counts>,
 }
 
 impl Control {
-    pub(super) fn new(warm_up: Duration, window: Duration, patience: Option<Duration>) -> Self {
+    pub(super) fn new(options: &Options, threads: usize, patience: Option<Duration>) -> Arc<Self> {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
-        Self {
+        let begin = options.warm_up;
+        let end = begin + options.window;
+        Arc::new(Self {
             stop: AtomicBool::new(false),
             epoch: OnceLock::new(),
-            window: nanoseconds(warm_up)..nanoseconds(warm_up + window),
-            patience: patience.map(nanoseconds),
-        }
+            window: nanoseconds(begin)..nanoseconds(end),
+            last: patience.map(|patience| nanoseconds(end + patience)),
+            counts: (0..threads).map(|_| Counts::default()).collect(),
+        })
     }
 
     pub(super) fn window(&self) -> Range<Instant> {
@@ -50,9 +55,10 @@ pub(super) struct Counts {
 
 /// A thread's counts and latencies.
 pub(super) struct Meter {
-    counts: Arc<Counts>,
     control: Arc<Control>,
-    /// Dropped when the thread could start.
+    /// Which of its counts are this thread's.
+    thread: usize,
+    /// Dropped when the thread could start; none in a load without a controller, which starts by itself.
     ready: Option<Sender<()>>,
     /// The control's, once the load has started.
     epoch: Instant,
@@ -62,27 +68,36 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(counts: Arc<Counts>, control: Arc<Control>, ready: Option<Sender<()>>) -> Self {
-        Self { counts, control, ready, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
+    pub(super) fn new(control: Arc<Control>, thread: usize, ready: Option<Sender<()>>) -> Self {
+        Self { control, thread, ready, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
     }
 
-    /// Waits for the start of the load; one that ends by itself also starts by itself.
+    /// Waits for the start of the load.
     pub(super) fn start(&mut self) {
-        if self.control.patience.is_some() {
-            self.control.epoch.get_or_init(Instant::now);
-        }
-        self.ready = None;
-        self.epoch = *self.control.epoch.wait();
+        let epoch = &self.control.epoch;
+        self.epoch = match self.ready.take().map(drop) {
+            Some(()) => *epoch.wait(),
+            None => *epoch.get_or_init(Instant::now),
+        };
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
-        self.control.stop.load(Ordering::Relaxed)
+    /// When the load begins no more requests.
+    pub(super) fn end(&self) -> u64 {
+        self.control.last.map_or(u64::MAX, |_| self.control.window.end)
     }
 
-    /// When a load that ends by itself begins no more requests, and when it waits for no more answers.
-    pub(super) fn end(&self) -> Option<(u64, u64)> {
-        let end = self.control.window.end;
-        self.control.patience.map(|patience| (end, end + patience))
+    /// Whether the load was stopped, or has ended by itself.
+    pub(super) fn is_over(&self, under_way: usize) -> bool {
+        let by_itself = |last| {
+            let now = self.now();
+            now >= last || (now >= self.end() && under_way == 0)
+        };
+        self.control.stop.load(Ordering::Relaxed) || self.control.last.is_some_and(by_itself)
+    }
+
+    #[inline]
+    fn counts(&self) -> &Counts {
+        &self.control.counts[self.thread]
     }
 
     /// Nanoseconds since the start of the load.
@@ -95,7 +110,7 @@ impl Meter {
     pub(super) fn turn(&mut self, worked: bool) {
         let now = self.now();
         if !worked {
-            add(&self.counts.spun, (now - self.turned).min(IDLE_TURN_MOST));
+            add(&self.counts().spun, (now - self.turned).min(IDLE_TURN_MOST));
         }
         self.turned = now;
     }
@@ -110,7 +125,7 @@ impl Meter {
     /// A request is answered. Its latency belongs to the window by `counted`.
     #[inline]
     pub(super) fn transaction(&mut self, since: u64, now: u64, counted: u64) {
-        add(&self.counts.transactions, 1);
+        add(&self.counts().transactions, 1);
         let window = &self.control.window;
         self.outcome.answered_in_window += u64::from(window.contains(&now));
         if window.contains(&counted) {
@@ -118,13 +133,13 @@ impl Meter {
         }
     }
 
-    pub(super) fn bytes(&self, count: usize) {
-        add(&self.counts.transactions, count as u64);
+    pub(super) fn add_bytes(&self, count: usize) {
+        add(&self.counts().transactions, count as u64);
     }
 
     /// Counts a failed connection; one too many ends the thread.
     pub(super) fn failure(&self, cause: io::Error, lifetime: Connections) -> Result<(), LoadError> {
-        let failures = add(&self.counts.failures, 1);
+        let failures = add(&self.counts().failures, 1);
         let most = match lifetime {
             Connections::Kept => 0,
             Connections::Reset(_) => FAILURES_MOST,
@@ -142,8 +157,8 @@ impl Meter {
     }
 
     pub(super) fn finish(mut self, unfinished: usize) -> Outcome {
-        self.outcome.answered = self.counts.transactions.load(Ordering::Relaxed);
-        self.outcome.failures = self.counts.failures.load(Ordering::Relaxed);
+        self.outcome.answered = self.counts().transactions.load(Ordering::Relaxed);
+        self.outcome.failures = self.counts().failures.load(Ordering::Relaxed);
         self.outcome.unfinished = unfinished;
         self.outcome
     }

@@ -13,8 +13,8 @@ pub(super) struct Schedule {
     first: f64,
     /// Requests begun.
     begun: u64,
-    /// How many more may be under way in a closed loop.
-    free: usize,
+    /// How many may be under way in a closed loop.
+    active: usize,
     /// Nothing begins from then on.
     end: u64,
 }
@@ -32,7 +32,7 @@ impl Schedule {
             interval: rate.map(interval),
             first: rate.map_or(0.0, |rate| numbers.start as f64 * 1e9 / rate),
             begun: 0,
-            free: (active * numbers.len()).div_ceil(all),
+            active: (active * numbers.len()).div_ceil(all),
             end: if numbers.is_empty() { 0 } else { end },
         }
     }
@@ -47,23 +47,15 @@ impl Schedule {
         self.interval.map(due).filter(|&due| due < self.end).unwrap_or(u64::MAX)
     }
 
-    /// Takes the next request if it is to begin now: from when its latency counts.
+    /// Takes the next request if it is to begin now, beside those under way: from when its latency counts.
     #[inline]
-    pub(super) fn next(&mut self, now: u64) -> Option<u64> {
+    pub(super) fn next(&mut self, now: u64, under_way: usize) -> Option<u64> {
         let since = match self.is_open() {
-            true => Some(self.due()).filter(|&due| due <= now)?,
-            false if self.free == 0 || now >= self.end => return None,
-            false => now,
-        };
+            true => Some(self.due()).filter(|&due| due <= now),
+            false => (under_way < self.active && now < self.end).then_some(now),
+        }?;
         self.begun += 1;
-        self.free = self.free.saturating_sub(1);
         Some(since)
-    }
-
-    /// A request has ended.
-    #[inline]
-    pub(super) fn ended(&mut self) {
-        self.free += 1;
     }
 }
 
@@ -78,21 +70,18 @@ mod tests {
         // 1000 per second, 3 connections: the first thread has one, the second two.
         let schedule = |numbers, end| Schedule::new((3, 3), Some(1000.0), &numbers, end);
         let mut first = schedule(0..1, 100 * MS);
-        assert_eq!((first.next(0), first.next(2 * MS), first.due()), (Some(0), None, 3 * MS));
+        assert_eq!((first.next(0, 0), first.next(2 * MS, 1), first.due()), (Some(0), None, 3 * MS));
         let mut second = schedule(1..3, 4 * MS);
-        assert_eq!(second.next(MS - 1), None);
-        assert_eq!((second.next(3 * MS), second.next(3 * MS)), (Some(MS), Some(5 * MS / 2)));
-        assert_eq!((second.next(60 * MS), second.due()), (None, u64::MAX));
-        assert_eq!(schedule(3..3, u64::MAX).next(60 * MS), None);
+        assert_eq!(second.next(MS - 1, 0), None);
+        assert_eq!((second.next(3 * MS, 0), second.next(3 * MS, 1)), (Some(MS), Some(5 * MS / 2)));
+        assert_eq!((second.next(60 * MS, 2), second.due()), (None, u64::MAX));
+        assert_eq!(schedule(3..3, u64::MAX).next(60 * MS, 0), None);
     }
 
     #[test]
     fn a_closed_loop_has_so_many_requests_under_way() {
         let mut schedule = Schedule::new((8, 4), None, &(0..4), 5 * MS);
-        assert_eq!([(); 3].map(|()| schedule.next(MS)), [Some(MS), Some(MS), None]);
-        schedule.ended();
-        assert_eq!([schedule.next(2 * MS), schedule.next(2 * MS)], [Some(2 * MS), None]);
-        schedule.ended();
-        assert_eq!(schedule.next(5 * MS), None);
+        assert_eq!([0, 1, 2].map(|under_way| schedule.next(MS, under_way)), [Some(MS), Some(MS), None]);
+        assert_eq!(schedule.next(5 * MS, 0), None);
     }
 }
