@@ -14,8 +14,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ impl Outcome {
 /// Makes the load on the calling thread until the window ends. What is under way then is waited for no longer
 /// than `patience`.
 pub fn run(options: &Options, patience: Duration) -> Result<Outcome, LoadError> {
-    drive(options, 0..options.connections, Meter::new(Control::new(options, 1, Some(patience)), 0, None))
+    drive(options, 0..options.connections, Meter::new(Control::new(options, 1, Some(patience)), 0))
 }
 
 /// Client threads at work; dropping it stops them.
@@ -191,16 +191,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts a thread on each CPU; connections are spread evenly over them. The load starts when all threads
-    /// have their sockets.
+    /// Starts a thread on each CPU, which begins once it has its sockets; connections are spread evenly over them.
     pub fn start(options: &Options, cpus: &CpuSet) -> Result<Self, LoadError> {
         let control = Control::new(options, cpus.len(), None);
         let mut load = Self { threads: Vec::with_capacity(cpus.len()), control };
-        let (ready, all_ready) = mpsc::channel::<()>();
         for (index, &cpu) in cpus.as_slice().iter().enumerate() {
             let first = |index| options.connections * index / cpus.len();
             let (options, numbers) = (options.clone(), first(index)..first(index + 1));
-            let meter = Meter::new(load.control.clone(), index, Some(ready.clone()));
+            let meter = Meter::new(load.control.clone(), index);
             let work = move || {
                 cpu::pin(&[cpu]).map_err(LoadError::Client)?;
                 drive(&options, numbers, meter)
@@ -208,10 +206,6 @@ impl Load {
             let thread = thread::Builder::new().name(format!("client-{cpu}")).spawn(work);
             load.threads.push(thread.map_err(LoadError::Client)?);
         }
-        drop(ready);
-        // Ends when each thread has dropped its end, because it could start or could not.
-        let _: Result<(), _> = all_ready.recv();
-        load.control.epoch.get_or_init(Instant::now);
         Ok(load)
     }
 
@@ -236,7 +230,7 @@ impl Load {
         })
     }
 
-    /// When latencies are recorded.
+    /// When latencies are recorded, once the load has started.
     pub fn window(&self) -> Range<Instant> {
         self.control.window()
     }
@@ -256,7 +250,6 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         self.control.stop.store(true, Ordering::Relaxed);
-        self.control.epoch.get_or_init(Instant::now); // which they may wait for
         for thread in self.threads.drain(..) {
             // A caller that wants the outcome has called `stop`.
             let _ = thread.join();

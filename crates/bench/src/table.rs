@@ -86,35 +86,36 @@ impl Column {
     }
 }
 
-/// The columns of a figure.
+/// The columns of a figure, and of its ratios.
 fn figures(summary: &Summary, figure: &Figure) -> Vec<Column> {
     let digits = figure.digits;
-    let column = |heading: &str, cell: &dyn Fn(Spread) -> String| {
-        let cells = summary.rows.iter().map(|row| row.figure(figure).map(cell).unwrap_or_default());
-        Column::new(heading, false, cells)
-    };
-    let mut columns = vec![column(figure.heading, &|spread| match figure.over {
-        Over::Most => format!("{:.digits$}", spread.maximum),
-        Over::Median | Over::Range => format!("{:.digits$}", spread.median),
-    })];
-    if figure.over == Over::Range {
-        let range = |spread: Spread| format!("{:.digits$}..{:.digits$}", spread.minimum, spread.maximum);
-        columns.push(column("min..max", &range));
-    }
+    let value = |value| format!("{value:.digits$}");
+    let mut columns = spreads(summary, figure.heading, figure.over, value, |row| row.figure(figure));
     for ratio in figure.ratios {
         let of = |row: &Row| summary.ratio(row, figure, ratio);
-        let cells = |cell: fn(Spread) -> String| {
-            let cells = summary.rows.iter().map(|row| of(row).map(cell).unwrap_or_default());
-            cells.collect::<Vec<_>>().into_iter()
-        };
-        columns.push(Column::new(ratio.heading, false, cells(|spread| digits_of(spread.median))));
-        if ratio.range {
-            let range =
-                |spread: Spread| format!("{}..{}", digits_of(spread.minimum), digits_of(spread.maximum));
-            columns.push(Column::new("min..max", false, cells(range)));
-        }
+        columns.extend(spreads(summary, ratio.heading, ratio.over, digits_of, of));
     }
     columns
+}
+
+/// The columns of what there is of each row.
+fn spreads(
+    summary: &Summary,
+    heading: &str,
+    over: Over,
+    value: impl Fn(f64) -> String,
+    of: impl Fn(&Row) -> Option<Spread>,
+) -> Vec<Column> {
+    let column = |heading: &str, cell: &dyn Fn(Spread) -> String| {
+        let cells = summary.rows.iter().map(|row| of(row).map(cell).unwrap_or_default());
+        Column::new(heading, false, cells)
+    };
+    let range = |spread: Spread| format!("{}..{}", value(spread.minimum), value(spread.maximum));
+    match over {
+        Over::Most => vec![column(heading, &|spread| value(spread.maximum))],
+        Over::Median => vec![column(heading, &|spread| value(spread.median))],
+        Over::Range => vec![column(heading, &|spread| value(spread.median)), column("min..max", &range)],
+    }
 }
 
 /// A ratio: small ones keep digits.
@@ -133,10 +134,11 @@ fn numbers(summary: &Summary) -> Vec<Column> {
     let names = first.into_iter().flat_map(Record::fields).filter(|(name, value)| {
         value.is_number() && *name != "round" && summary.view.point.iter().all(|key| key.heading != *name)
     });
-    let column = |(name, _)| {
-        let spread = |row: &Row| Spread::of(row.rounds.iter().filter_map(|one| one.number(name)));
-        let cell = |row| spread(row).map(|spread| format!("{:.2}", spread.median)).unwrap_or_default();
-        Column::new(name, false, summary.rows.iter().map(cell))
+    let columns = |(name, _)| {
+        let value = |value| format!("{value:.2}");
+        spreads(summary, name, Over::Median, value, |row| {
+            Spread::of(row.rounds.iter().filter_map(|one| one.number(name)))
+        })
     };
-    names.map(column).collect()
+    names.flat_map(columns).collect()
 }

@@ -71,8 +71,8 @@ pub struct Ratio {
     pub to: &'static [&'static [&'static str]],
     /// Whether the ratio says how many times as good it is, rather than how many times as much.
     pub times: bool,
-    /// Whether the smallest and largest ratio are shown, too.
-    pub range: bool,
+    /// What is shown of the rounds' ratios.
+    pub over: Over,
 }
 
 impl View {
@@ -99,7 +99,7 @@ impl View {
 impl Ratio {
     /// How many times as much as of these.
     pub const fn to(heading: &'static str, to: &'static [&'static [&'static str]]) -> Self {
-        Self { heading, to, times: false, range: false }
+        Self { heading, to, times: false, over: Over::Median }
     }
 
     /// How many times as good.
@@ -109,7 +109,7 @@ impl Ratio {
 
     /// The same with the smallest and largest ratio.
     pub const fn ranged(self) -> Self {
-        Self { range: true, ..self }
+        Self { over: Over::Range, ..self }
     }
 }
 

@@ -240,11 +240,7 @@ const REFERENCE: Ratio = Ratio::to("ratio", &[&["kernel"], &["smoltcp"], &["stac
 /// have their connection.
 const SHARE: View = View {
     figures: &[
-        Figure::new("first stack %", 1, |one| {
-            let accepted = counts(one, "accepted", "");
-            share(*accepted.first()?, &accepted)
-        })
-        .over(Over::Range),
+        Figure::new("first stack %", 1, |one| first_share(&counts(one, "accepted", ""))).over(Over::Range),
         Figure::new("connections", 0, |one| Some(counts(one, "accepted", "").iter().sum())),
         figure!("foreign segments", 0, "unowned").over(Over::Most),
         figure!("silence s", 0, "silence"),
@@ -255,7 +251,7 @@ const SHARE: View = View {
 /// A sender and a receiver on a path. `seconds_SIZE`: from the begin of the connection to the last byte.
 /// `again`, `lost`: bytes of payload that were sent again, and that the path lost.
 const PATH: View = View {
-    point: &[key!("path", "row")],
+    point: ON_PATH,
     figures: &[
         Figure::new("MB/s", 2, |one| Some(10.0 / one.number("seconds_10m")?))
             .more()
@@ -273,11 +269,13 @@ const PATH: View = View {
     )
 };
 
+const ON_PATH: &[Key] = &[key!("path", "row")];
+
 const CUBIC: Ratio = Ratio::to("x cubic", &[&["cubic"]]).times();
 
 /// A sender beside another one on a bottleneck.
 const SHARED_PATH: View = View {
-    point: &[key!("path", "row")],
+    point: ON_PATH,
     figures: &[
         figure!("share %", 1, "share", 100.0).over(Over::Range),
         figure!("both MB/s", 2, "bytes_per_s", 1e-6).more(),
@@ -287,7 +285,7 @@ const SHARED_PATH: View = View {
 
 /// Honest clients of a sender that is flooded with SYNs.
 const FLOODED_PATH: View = View {
-    point: &[key!("path", "row")],
+    point: ON_PATH,
     figures: &[
         figure!("served %", 1, "served", 100.0).over(Over::Range),
         figure!("open connection %", 1, "open", 100.0).over(Over::Range),
@@ -314,11 +312,8 @@ const LISTEN: View = View {
             share(counts(one, "workers", "local").iter().sum(), &counts(one, "workers", "accepted"))
         })
         .over(Over::Range),
-        Figure::new("first worker %", 1, |one| {
-            let accepted = counts(one, "workers", "accepted");
-            share(*accepted.first()?, &accepted)
-        })
-        .over(Over::Range),
+        Figure::new("first worker %", 1, |one| first_share(&counts(one, "workers", "accepted")))
+            .over(Over::Range),
     ],
     ..View::new(
         "Listeners: medians, of counts the most; ratio: to the queue that all workers share, which plain-again is, too",
@@ -409,6 +404,11 @@ fn counts(record: &Record, field: &str, name: &str) -> Vec<f64> {
     let list = record.field(field).and_then(Value::as_array);
     let count = |one: &Value| if one.is_object() { one[name].as_f64() } else { one.as_f64() };
     list.into_iter().flatten().filter_map(count).collect()
+}
+
+/// The first one in percent of all.
+fn first_share(all: &[f64]) -> Option<f64> {
+    share(*all.first()?, all)
 }
 
 /// A part in percent of all; `None` if that is nothing.

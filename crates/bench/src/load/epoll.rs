@@ -23,10 +23,9 @@ pub(super) struct Sockets {
     slots: Vec<Slot>,
     /// For open loops: epoll_wait(2) alone counts whole milliseconds.
     timer: Option<OwnedFd>,
-    /// Those of the last wait that are left begin at `event`.
     events: Vec<libc::epoll_event>,
-    ready: usize,
-    event: usize,
+    /// Those of the last wait that are to be acted on, the first one last.
+    pending: Vec<libc::epoll_event>,
     room: Vec<u8>,
     received: usize,
 }
@@ -76,8 +75,7 @@ impl Wire for Sockets {
             slots: (0..connections).map(|_| Slot::default()).collect(),
             timer: None,
             events: vec![libc::epoll_event { events: 0, u64: 0 }; 512],
-            ready: 0,
-            event: 0,
+            pending: Vec::new(),
             room: vec![0; 16 << 10],
             received: 0,
         };
@@ -135,23 +133,18 @@ impl Wire for Sockets {
         if let Some(timer) = self.timer.as_ref().filter(|_| !time.is_zero()) {
             arm(timer, time)?;
         }
-        self.event = 0;
-        self.ready = self.epoll.wait(&mut self.events, milliseconds)?.len();
+        self.pending.extend(self.epoll.wait(&mut self.events, milliseconds)?.iter().rev());
         Ok(())
     }
 
     #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
-        while let Some(&libc::epoll_event { events, u64: name }) = self.events[..self.ready].get(self.event) {
-            let (events, index) = (events as i32, name as usize);
-            // It is done with unless more can be read.
-            self.event += 1;
-            if name == TIMER {
+        while let Some(event) = self.pending.pop() {
+            let (events, index) = (event.events as i32, event.u64 as usize);
+            if event.u64 == TIMER {
                 continue; // of which no more is to be known
             }
-            if self.slots[index].unsent > 0
-                && let Err(error) = self.flush(index)
-            {
+            if let Err(error) = self.flush(index) {
                 return Ok(Some((index, Err(error))));
             }
             let Some(mut socket) = self.slots[index].socket.as_ref() else { continue };
@@ -165,7 +158,9 @@ impl Wire for Sockets {
             self.received = received.as_ref().copied().unwrap_or_default();
             // A read that does not fill the room leaves nothing, but perhaps an end, which no other event would report.
             let may_leave = self.received == self.room.len() || events & libc::EPOLLRDHUP != 0;
-            self.event -= usize::from(self.received > 0 && may_leave);
+            if self.received > 0 && may_leave {
+                self.pending.push(event);
+            }
             return Ok(Some((index, received)));
         }
         Ok(None)

@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use super::{Connections, LoadError, Options, Outcome};
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) stop: AtomicBool,
-    /// When the load started; its clock counts from there.
+    /// When the first thread could start; the load's clock counts from there.
     pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
     window: Range<u64>,
@@ -38,7 +37,7 @@ impl Control {
     }
 
     pub(super) fn window(&self) -> Range<Instant> {
-        let epoch = *self.epoch.get_or_init(Instant::now);
+        let epoch = *self.epoch.wait();
         epoch + Duration::from_nanos(self.window.start)..epoch + Duration::from_nanos(self.window.end)
     }
 }
@@ -58,8 +57,6 @@ pub(super) struct Meter {
     control: Arc<Control>,
     /// Which of its counts are this thread's.
     thread: usize,
-    /// Dropped when the thread could start; none in a load without a controller, which starts by itself.
-    ready: Option<Sender<()>>,
     /// The control's, once the load has started.
     epoch: Instant,
     outcome: Outcome,
@@ -68,17 +65,13 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(control: Arc<Control>, thread: usize, ready: Option<Sender<()>>) -> Self {
-        Self { control, thread, ready, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
+    pub(super) fn new(control: Arc<Control>, thread: usize) -> Self {
+        Self { control, thread, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
     }
 
-    /// Waits for the start of the load.
+    /// The thread can start.
     pub(super) fn start(&mut self) {
-        let epoch = &self.control.epoch;
-        self.epoch = match self.ready.take().map(drop) {
-            Some(()) => *epoch.wait(),
-            None => *epoch.get_or_init(Instant::now),
-        };
+        self.epoch = *self.control.epoch.get_or_init(Instant::now);
     }
 
     /// When the load begins no more requests.
@@ -160,7 +153,14 @@ impl Meter {
         self.outcome.answered = self.counts().transactions.load(Ordering::Relaxed);
         self.outcome.failures = self.counts().failures.load(Ordering::Relaxed);
         self.outcome.unfinished = unfinished;
-        self.outcome
+        std::mem::replace(&mut self.outcome, Outcome::new())
+    }
+}
+
+impl Drop for Meter {
+    /// A controller waits for the start, even if no thread can.
+    fn drop(&mut self) {
+        self.start();
     }
 }
 
