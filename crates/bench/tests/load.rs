@@ -129,7 +129,7 @@ fn answers_of_each_kind_are_found_whole() {
 fn wrong_answers_are_failures() {
     use Request::{HttpOnce, MemcachedGet};
     let wrong: [(Request, Serve); 4] = [
-        (MemcachedGet, |stream, _| serve_memcached(stream, "END\r\n")),
+        (MemcachedGet, |stream, _| serve_memcached(stream, &VALUE.replace("key", "yek"))),
         (MemcachedGet, |stream, _| serve_memcached(stream, &format!("{VALUE}!"))),
         (MemcachedGet, |stream, _| serve_memcached(stream, &VALUE[..9])),
         (HttpOnce, |stream, _| answer_once(stream, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello!")),

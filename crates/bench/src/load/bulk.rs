@@ -12,7 +12,7 @@ pub(super) fn run(options: &Options, mut meter: Meter) -> Result<Outcome, LoadEr
     meter.start();
     while !meter.is_over(1) {
         let moved = match options.request {
-            // Nothing, if it waited in vain.
+            // Zero if the socket had no room for a while.
             Request::Upload(_) => socket::send(&socket, &bytes),
             _ => match (&socket).read(&mut bytes) {
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
