@@ -70,7 +70,12 @@ pub(super) fn run<W: Wire>(
     let client = Client {
         options,
         answer,
-        schedule: Schedule::new((options.connections, options.active), options.rate, numbers, meter.end()),
+        schedule: Schedule::new(
+            (options.connections, options.active),
+            options.rate,
+            numbers,
+            meter.control.end,
+        ),
         meter,
         wire: W::new(options, numbers.len()).map_err(LoadError::Client)?,
         connections: vec![Connection { left, since: None, received: 0 }; numbers.len()],

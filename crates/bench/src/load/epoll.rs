@@ -1,6 +1,7 @@
 //! The client on epoll. Connections that are reset keep their socket, which is registered once,
 //! edge-triggered; so is a short one, for the end of connect(2) and for its answer.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -24,8 +25,8 @@ pub(super) struct Sockets {
     /// For open loops: epoll_wait(2) alone counts whole milliseconds.
     timer: Option<OwnedFd>,
     events: Vec<libc::epoll_event>,
-    /// Those of the last wait that are to be acted on, the first one last.
-    pending: Vec<libc::epoll_event>,
+    /// Those of the last wait that are to be acted on.
+    pending: VecDeque<libc::epoll_event>,
     room: Vec<u8>,
     received: usize,
 }
@@ -75,7 +76,7 @@ impl Wire for Sockets {
             slots: (0..connections).map(|_| Slot::default()).collect(),
             timer: None,
             events: vec![libc::epoll_event { events: 0, u64: 0 }; 512],
-            pending: Vec::new(),
+            pending: VecDeque::new(),
             room: vec![0; 16 << 10],
             received: 0,
         };
@@ -133,13 +134,13 @@ impl Wire for Sockets {
         if let Some(timer) = self.timer.as_ref().filter(|_| !time.is_zero()) {
             arm(timer, time)?;
         }
-        self.pending.extend(self.epoll.wait(&mut self.events, milliseconds)?.iter().rev());
+        self.pending.extend(self.epoll.wait(&mut self.events, milliseconds)?.iter());
         Ok(())
     }
 
     #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
-        while let Some(event) = self.pending.pop() {
+        while let Some(event) = self.pending.pop_front() {
             let (events, index) = (event.events as i32, event.u64 as usize);
             if event.u64 == TIMER {
                 continue; // of which no more is to be known
@@ -159,7 +160,7 @@ impl Wire for Sockets {
             // A read that does not fill the room leaves nothing, but perhaps an end, which no other event would report.
             let may_leave = self.received == self.room.len() || events & libc::EPOLLRDHUP != 0;
             if self.received > 0 && may_leave {
-                self.pending.push(event);
+                self.pending.push_front(event);
             }
             return Ok(Some((index, received)));
         }

@@ -16,8 +16,9 @@ pub(super) struct Control {
     pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
     window: Range<u64>,
-    /// When a load that ends by itself waits for no more answers. It begins nothing after its window.
-    last: Option<u64>,
+    /// When the load begins no more requests, and when it waits for no more answers; never if it is to be stopped.
+    pub(super) end: u64,
+    last: u64,
     /// Of each thread.
     pub(super) counts: Vec<Counts>,
 }
@@ -25,13 +26,15 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(options: &Options, threads: usize, patience: Option<Duration>) -> Arc<Self> {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
-        let begin = options.warm_up;
-        let end = begin + options.window;
+        let window = nanoseconds(options.warm_up)..nanoseconds(options.warm_up + options.window);
+        let ends = patience.map(|patience| (window.end, window.end + nanoseconds(patience)));
+        let (end, last) = ends.unwrap_or((u64::MAX, u64::MAX));
         Arc::new(Self {
             stop: AtomicBool::new(false),
             epoch: OnceLock::new(),
-            window: nanoseconds(begin)..nanoseconds(end),
-            last: patience.map(|patience| nanoseconds(end + patience)),
+            window,
+            end,
+            last,
             counts: (0..threads).map(|_| Counts::default()).collect(),
         })
     }
@@ -54,7 +57,7 @@ pub(super) struct Counts {
 
 /// A thread's counts and latencies.
 pub(super) struct Meter {
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
     /// Which of its counts are this thread's.
     thread: usize,
     /// The control's, once the load has started.
@@ -74,18 +77,11 @@ impl Meter {
         self.epoch = *self.control.epoch.get_or_init(Instant::now);
     }
 
-    /// When the load begins no more requests.
-    pub(super) fn end(&self) -> u64 {
-        self.control.last.map_or(u64::MAX, |_| self.control.window.end)
-    }
-
     /// Whether the load was stopped, or has ended by itself.
     pub(super) fn is_over(&self, under_way: usize) -> bool {
-        let by_itself = |last| {
-            let now = self.now();
-            now >= last || (now >= self.end() && under_way == 0)
-        };
-        self.control.stop.load(Ordering::Relaxed) || self.control.last.is_some_and(by_itself)
+        let Control { stop, end, last, .. } = &*self.control;
+        let is_past = |time| time < u64::MAX && self.now() >= time;
+        stop.load(Ordering::Relaxed) || is_past(*last) || (is_past(*end) && under_way == 0)
     }
 
     #[inline]

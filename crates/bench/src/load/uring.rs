@@ -4,6 +4,7 @@
 //!
 //! Bytes that come are counted and not read.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -31,8 +32,7 @@ pub(super) struct Ring {
     address: SockAddr,
     /// The bytes that every send is of.
     request: Vec<u8>,
-    /// What it has done, those last that are first.
-    completions: Vec<cqueue::Entry>,
+    completions: VecDeque<cqueue::Entry>,
     /// Whether connections rest between requests.
     is_paced: bool,
 }
@@ -96,7 +96,7 @@ impl Wire for Ring {
         let slots = (0..connections).map(slot).collect::<io::Result<Vec<_>>>()?;
         let descriptors = slots.iter().map(|slot| slot.socket.as_raw_fd());
         ring.submitter().register_files(&descriptors.collect::<Vec<_>>())?;
-        let completions = Vec::with_capacity(1024);
+        let completions = VecDeque::with_capacity(1024);
         Ok(Self { ring, buffers, slots, address, request, completions, is_paced })
     }
 
@@ -128,7 +128,7 @@ impl Wire for Ring {
         let submitted = match time {
             Duration::ZERO if self.is_quiet() => {
                 std::hint::spin_loop();
-                return Ok(());
+                Ok(0)
             }
             Duration::ZERO => self.ring.submit(),
             time => {
@@ -136,8 +136,8 @@ impl Wire for Ring {
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
+        // Also those of calls that were made because the queue was full.
         self.completions.extend(self.ring.completion());
-        self.completions.reverse();
         match submitted {
             Err(error)
                 if ![libc::ETIME, libc::EINTR, libc::EBUSY].map(Some).contains(&error.raw_os_error()) =>
@@ -150,7 +150,7 @@ impl Wire for Ring {
 
     #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
-        while let Some(completion) = self.completions.pop() {
+        while let Some(completion) = self.completions.pop_front() {
             let result = completion.result();
             if completion.user_data() == SEND {
                 match -result {
