@@ -146,6 +146,7 @@ fn programs_of_two_users_share_by_rule_only() {
         let (socket, port) = role.split_once(' ').unwrap();
         let options = promote::client::Options {
             socket: Some(socket.into()),
+            doorbells: true,
             ..promote::client::Options::from_environment("stranger")
         };
         let mut client = promote::Client::connect(&options).unwrap();
@@ -160,8 +161,11 @@ fn programs_of_two_users_share_by_rule_only() {
         return skip::record(NAME, &Skipped::because("needs root to become another user"));
     }
     let rule = "[[allow]]\none = { uid = [0] }\nother = { uid = [65534], gid = [65534] }\n";
-    for (policy, expected) in [(SHARE.to_owned(), "OtherUser"), (format!("{SHARE}{rule}"), "Granted")] {
-        let (running, mut a) = Running::start(&policy);
+    // A doorbell is a pipe, whose writers a stranger could block.
+    let granted = "doorbells: None }";
+    for (policy, expected) in [(SHARE.to_owned(), "OtherUser"), (format!("{SHARE}{rule}"), granted)] {
+        let (running, first) = Running::start(&policy);
+        let mut a = running.client_with_doorbells("a");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = running.place.file("socket");
         let role = format!("{} {}", socket.display(), listener.local_addr().unwrap().port());
@@ -180,7 +184,7 @@ fn programs_of_two_users_share_by_rule_only() {
         let output = child.wait_with_output().unwrap();
         let other = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(own.contains(expected) && other.contains(expected), "{own}\n{other}");
-        drop(a);
+        drop((first, a));
         running.end();
     }
 }
