@@ -1,15 +1,14 @@
 //! A connection changes to its rings: the last look at what the kernel and the ledger say.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use promote::wire::Token;
-use promote::{Connection, OtherLoop, Reason};
+use promote::{Connection, Reason};
+use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
-use sys::mapping::SharedMapping;
 
 use crate::kernel;
+use crate::promoter::Grant;
 use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
@@ -20,14 +19,9 @@ use crate::worth::Worth;
 
 /// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
 /// middle of a call.
-pub(crate) fn adopt(
-    socket: &'static Socket,
-    number: u32,
-    token: Token,
-    own: SharedMapping,
-    peer: SharedMapping,
-    other: Arc<OtherLoop>,
-) -> Result<(), Reason> {
+pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason> {
+    let Grant { token, own, peer, other, doorbell } = grant;
+    let number = token.get() as u32;
     let raw = socket.fd.load(Ordering::Relaxed);
     let Some(fd) = real::borrow(raw) else { return Err(Reason::ClosedEarly) };
     let mut inner = socket.lock();
@@ -73,13 +67,16 @@ pub(crate) fn adopt(
     // Whoever waits for it may do so where the library does not see it, by edges: until it is known otherwise.
     let unseen = inner.interest.sets == 0;
     connection.rings_each(unseen);
-    let armed = !unseen || !connection.arm().unwrap_or(true);
+    let armed = !unseen || !connection.arm(WakeUp::Tcp).unwrap_or(true);
     let tells_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
     socket.tells_unread.store(tells_unread, Ordering::Relaxed);
     stats::in_memory(socket);
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,
+        doorbell,
+        waits_for_ever: false,
+        limits_set: 0,
         worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,

@@ -18,11 +18,13 @@ use libc::{
 };
 use promote::Reason;
 
+use crate::arming;
 use crate::clock::{self, Instant};
 use crate::confined;
 use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;
+use crate::hidden;
 use crate::kernel;
 use crate::leaving;
 use crate::local_listen;

@@ -17,6 +17,7 @@ use crate::sockets::{self, State};
 use crate::spin::{Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
+use crate::waiters::UNSEEN_FOR;
 
 /// How long a wait may take.
 #[derive(Clone, Copy)]
@@ -159,6 +160,7 @@ pub(crate) unsafe fn wait(
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
     let mut slept = false;
+    let mut overdue = false;
     let handled = signals::handled();
     let mut inner = set.lock();
     inner.enter();
@@ -200,9 +202,10 @@ pub(crate) unsafe fn wait(
             }
             wait.stop();
         }
-        if !inner.go_to_sleep(fd) {
+        if !inner.go_to_sleep(fd, overdue) {
             continue;
         }
+        let soon = inner.unseen.then(|| clock::now() + UNSEEN_FOR);
         inner.tell_kernel();
         drop(inner);
         if signals::end_a_wait(handled, || false) {
@@ -211,13 +214,14 @@ pub(crate) unsafe fn wait(
             real::set_errno(libc::EINTR);
             break -1;
         }
-        let left = match deadline {
+        let left = match [deadline, soon].into_iter().flatten().min() {
             None => Limit::Never,
-            Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
+            Some(until) => Limit::After(until.saturating_sub(clock::now())),
         };
         let begun = Sleep::begin();
         let found = ask(room, left);
         let errno = real::errno();
+        overdue |= found == 0 && soon.is_some();
         inner = set.lock();
         inner.woke();
         slept = true;

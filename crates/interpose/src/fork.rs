@@ -4,9 +4,10 @@ use crate::family;
 use crate::local_listen;
 use crate::promoter;
 use crate::real;
+use crate::receive;
 use crate::sets;
 use crate::signals;
-use crate::sockets::{self, State};
+use crate::sockets::{self, Promoted, State};
 use crate::spin;
 use crate::start;
 use crate::uring::rings;
@@ -19,7 +20,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     }
     promoter::hold_still();
     sets::about_to_fork();
-    let (mut held, mut counted) = (Vec::new(), Vec::new());
+    let (mut held, mut counted, mut announced) = (Vec::new(), Vec::new(), Vec::new());
     for (_, socket) in sockets::all() {
         match socket.state() {
             State::Free => continue,
@@ -27,9 +28,10 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
                 let mut inner = socket.lock();
                 // It may have gone back to TCP meanwhile.
                 let promoted = inner.promoted.as_deref_mut();
-                let shared = promoted.map(|promoted| promoted.connection.share(std::process::id())).is_some();
+                let shared = promoted.map(Promoted::is_about_to_fork);
                 held.push(inner);
-                if shared {
+                if let Some(may_have_bytes) = shared {
+                    announced.extend(may_have_bytes.then_some(socket));
                     continue;
                 }
             }
@@ -52,8 +54,9 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     }
     drop(held);
     promoter::move_on();
-    if process == 0 {
-        in_child();
+    match process {
+        0 => in_child(),
+        _ => announced.into_iter().for_each(receive::settle),
     }
     real::set_errno(errno);
     process

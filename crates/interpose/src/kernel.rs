@@ -211,6 +211,31 @@ pub(crate) fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Woken {
+    pub(crate) by_kernel: bool,
+    pub(crate) by_doorbell: bool,
+}
+
+/// Waits until the socket can be read, or its doorbell. The error is as for [`wait_for`], and EINTR with each handler.
+pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) -> Result<Woken, i32> {
+    let mut both = [fd, doorbell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let left = until.map(|until| clock::timespec(until.saturating_sub(clock::now())));
+    let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: two entries, and a time or null.
+    match unsafe { real::ppoll(both.as_mut_ptr(), 2, left, std::ptr::null()) } {
+        0 => Err(libc::EAGAIN),
+        1.. => Ok(Woken { by_kernel: both[0].revents != 0, by_doorbell: both[1].revents != 0 }),
+        // RLIMIT_NOFILE is 1 or 0.
+        _ if real::errno() == libc::EINVAL => {
+            let _ = wait_for(fd, libc::POLLIN, Some(clock::now() + Duration::from_millis(1)));
+            Ok(Woken { by_kernel: true, by_doorbell: true })
+        }
+        _ => Err(real::errno()),
+    }
+}
+
 /// Whether a call that finds nothing is told so: O_NONBLOCK, as it is now.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     let flags = control(fd, libc::F_GETFL, 0);

@@ -192,7 +192,10 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
         None => {}
         // The kernel refused. If the other end has seen it, that sends through the kernel from here on.
         Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
-        Some(_) => real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel)),
+        Some(_) => {
+            socket.dissolved.fetch_add(1, Ordering::Relaxed);
+            real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel));
+        }
     }
     status
 }

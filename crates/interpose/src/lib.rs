@@ -7,6 +7,8 @@
 //! over the kernel, is decided in `promote`, whose state machine this drives.
 
 mod adopt;
+mod arming;
+mod beside;
 mod buffer;
 mod call_limit;
 pub mod calls;
@@ -14,12 +16,14 @@ mod clock;
 mod confined;
 mod contended;
 mod descriptors;
+mod doorbell;
 mod epoll;
 mod family;
 mod faults;
 mod fork;
 mod free_list;
 mod heir;
+mod hidden;
 mod holders;
 mod kernel;
 mod kernel_options;

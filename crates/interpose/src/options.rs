@@ -13,6 +13,7 @@ use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
 use crate::real;
 use crate::sockets::{self, Promoted, Socket, State};
+use crate::table;
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
 ///
@@ -106,6 +107,20 @@ pub(crate) unsafe fn set(
         kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
     }
     Some(0)
+}
+
+/// An option was set.
+pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
+    // asm-generic/socket.h
+    const SO_RCVTIMEO_NEW: c_int = 66;
+    if level == libc::SOL_SOCKET
+        && matches!(name, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW)
+        && let Some(socket) = table::socket(fd)
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        promoted.waits_for_ever = false;
+        promoted.limits_set = promoted.limits_set.wrapping_add(1);
+    }
 }
 
 /// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use libc::{pollfd, sigset_t, timespec};
 use promote::Next;
+use ring::WakeUp;
 
+use crate::beside::Beside;
 use crate::clock::{self, Instant};
+use crate::doorbell::Doorbell;
 use crate::epoll::Limit;
 use crate::promoter;
 use crate::real;
@@ -20,6 +23,7 @@ use crate::sockets::{Promoted, Socket, State};
 use crate::spin::{KERNEL_EVERY, Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
+use crate::waiters::UNSEEN_FOR;
 
 thread_local! {
     /// When this thread last asked the kernel in such a wait.
@@ -52,6 +56,9 @@ pub(crate) trait Waited {
     /// As if the kernel had said that nothing is ready.
     fn clear(&mut self);
 
+    /// As poll(2) has them, which can watch doorbells beside them.
+    fn as_poll(&mut self) -> Option<&mut [pollfd]>;
+
     /// Has the kernel wait, and keeps what it says; its result.
     ///
     /// # Safety
@@ -75,6 +82,10 @@ impl Waited for [pollfd] {
 
     fn clear(&mut self) {
         self.iter_mut().for_each(|fd| fd.revents = 0);
+    }
+
+    fn as_poll(&mut self) -> Option<&mut [pollfd]> {
+        Some(self)
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
@@ -119,6 +130,8 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     let mut wait: Option<Wait> = None;
     let mut asked_kernel = ASKED.get();
     let handled = signals::handled();
+    let mut overdue = false;
+    let mut has_room = true;
     let done = loop {
         let now = if wait.is_some() { clock::now() } else { began };
         let ready = any_ready(fds);
@@ -158,26 +171,37 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
             wait.stop();
         }
         // Who sleeps in the kernel hears bells.
-        if arm_all(fds) {
+        let few = fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
+            <= Beside::MOST;
+        let mut beside = fds.as_poll().filter(|_| few && has_room).and_then(|fds| Beside::of(fds));
+        let Armed { news, unseen } = arm_all(fds, &mut beside, overdue);
+        if news {
+            are_awake(fds, &mut beside);
             continue;
         }
         if signals::end_a_wait(handled, || false) {
+            are_awake(fds, &mut beside);
             real::set_errno(libc::EINTR);
             break -1;
         }
-        let left = match deadline {
+        let soon = (unseen && !overdue).then(|| clock::now() + UNSEEN_FOR);
+        let left = match [deadline, soon].into_iter().flatten().min() {
             None => Limit::Never,
-            Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
+            Some(until) => Limit::After(until.saturating_sub(clock::now())),
         };
         let slept = Sleep::begin();
         // SAFETY: the caller's promise.
-        let found = unsafe { ask(fds, left, mask) };
-        let called = fds
-            .to_read()
-            .filter(|(_, said)| *said)
-            .filter_map(|fd| with(fd, |promoted, _| promoted.connection.peer_woke_at()));
-        slept.end(called.max().unwrap_or(0));
+        let found = unsafe { ask_beside(fds, &mut beside, left, mask) };
+        let errno = real::errno();
+        overdue |= found == 0 && soon.is_some();
+        slept.end(are_awake(fds, &mut beside));
         woke(fds);
+        if found < 0 && errno == libc::EINVAL && beside.is_some() {
+            // With the doorbells they may be more than RLIMIT_NOFILE.
+            has_room = false;
+            continue;
+        }
+        real::set_errno(errno);
         if found < 0 {
             break found;
         }
@@ -249,22 +273,59 @@ fn spin<W: Waited + ?Sized>(fds: &W, wait: &mut Wait, handled: u32) -> bool {
     }
 }
 
-/// True: something is here already.
-fn arm_all<W: Waited + ?Sized>(fds: &W) -> bool {
-    let mut news = false;
+/// What a thread that is about to sleep finds.
+struct Armed {
+    /// Something is here already.
+    news: bool,
+    /// See [`UNSEEN_FOR`].
+    unseen: bool,
+}
+
+fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: bool) -> Armed {
+    let (mut news, mut unseen) = (false, false);
     for (fd, _) in fds.to_read() {
         let Some(socket) = promoted(fd) else { continue };
         if threads::is_alone() && socket.hears.load(Ordering::Relaxed) {
             continue;
         }
-        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+        let mut inner = socket.lock();
+        let in_a_set = inner.interest.sets > 0;
+        if let Some(promoted) = inner.promoted.as_deref_mut() {
+            promoted.is_used();
             // One that its epoll set looks at hears no bells of its own.
-            news |= !promoted.will_hear() && promoted.arm_to_sleep();
+            if !promoted.will_hear() {
+                let watched = (promoted.doorbell_to_sleep_by().filter(|_| !in_a_set))
+                    .is_some_and(|bell| beside.as_mut().is_some_and(|beside| beside.push(bell)));
+                news |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
+            }
             promoted.is_slept_on();
-            promoted.ring_unseen(fd);
+            match overdue {
+                true => promoted.ring_unseen(fd),
+                false => unseen |= promoted.connection.lies_unseen(),
+            }
         }
     }
-    news
+    Armed { news, unseen }
+}
+
+/// After a sleep, or before one that is not to be, nobody watches these doorbells. When the peer called that woke this thread;
+/// 0: not known.
+fn are_awake<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> u64 {
+    let mut called = 0;
+    for (fd, said) in fds.to_read() {
+        let Some(socket) = promoted(fd).filter(|socket| said || !socket.hears.load(Ordering::Relaxed)) else {
+            continue;
+        };
+        let mut inner = socket.lock();
+        let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
+        let own = promoted.doorbell.as_ref().map(Doorbell::own);
+        let rung = own.zip(beside.as_mut()).and_then(|(own, beside)| beside.is_rung(own)) == Some(true);
+        promoted.is_awake(rung);
+        if said || rung {
+            called = called.max(promoted.connection.peer_woke_at());
+        }
+    }
+    called
 }
 
 /// After a sleep: no other thread has to mind this one any more.
@@ -300,11 +361,28 @@ fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
 ///
 /// `mask` is null or a mask.
 unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ask_beside(fds, &mut None, limit, mask) }
+}
+
+/// # Safety
+///
+/// `mask` is null or a mask.
+unsafe fn ask_beside<W: Waited + ?Sized>(
+    fds: &mut W,
+    beside: &mut Option<Beside>,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> c_int {
     let time = match limit {
         Limit::Never => None,
         Limit::After(limit) => Some(clock::timespec(limit)),
     };
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a time or null, and the caller's mask.
-    unsafe { fds.ask(time, mask) }
+    match (beside, fds.as_poll()) {
+        // SAFETY: a time or null, and the caller's mask.
+        (Some(beside), Some(fds)) => unsafe { beside.ask(fds, time, mask) },
+        // SAFETY: as before.
+        _ => unsafe { fds.ask(time, mask) },
+    }
 }

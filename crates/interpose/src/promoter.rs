@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use promote::client::{Answer, Client, LossCause, OfferError, Options, PeerLoop};
 use promote::wire::Token;
-use promote::{OtherLoop, Reason};
+use promote::{Doorbells, OtherLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds, nanoseconds};
+use crate::doorbell::Doorbell;
 use crate::family;
 use crate::kernel;
 use crate::kernel_options;
@@ -318,7 +319,8 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
-        let options = Options::from_environment(&report::program_name());
+        let doorbells = !settings.arm_always;
+        let options = Options { doorbells, ..Options::from_environment(&report::program_name()) };
         Promoter {
             settings,
             options,
@@ -451,8 +453,8 @@ impl Promoter {
                         mode::set(Mode::Off);
                     }
                 }
-                Ok(Some(Answer::Granted { token, own, peer, peer_loop, .. })) => {
-                    self.granted(token, own, peer, peer_loop)
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop, doorbells })) => {
+                    self.granted(token, own, peer, peer_loop, doorbells)
                 }
                 Ok(Some(Answer::Peer { token, user })) => {
                     if let Some(user) = user {
@@ -520,7 +522,14 @@ impl Promoter {
         }
     }
 
-    fn granted(&mut self, token: Token, own: SharedMapping, peer: SharedMapping, peer_loop: Arc<PeerLoop>) {
+    fn granted(
+        &mut self,
+        token: Token,
+        own: SharedMapping,
+        peer: SharedMapping,
+        peer_loop: Arc<PeerLoop>,
+        doorbells: Option<Doorbells>,
+    ) {
         self.unmet = 0;
         self.leave_out = 0;
         let Some(socket) = offered(token) else {
@@ -544,7 +553,9 @@ impl Promoter {
                 }
             },
         };
-        self.take_up(Grant { token, own, peer, other });
+        // At once: until then they have numbers that the program may close.
+        let doorbell = doorbells.and_then(Doorbell::new);
+        self.take_up(Grant { token, own, peer, other, doorbell });
     }
 
     /// Puts a connection on its rings, unless a call is under way: then once it has ended.
@@ -562,7 +573,7 @@ impl Promoter {
             return;
         }
         real::look_up();
-        match adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
+        match adopt(socket, grant) {
             Ok(()) => drop(WAITING.fetch_sub(1, Ordering::Relaxed)),
             Err(why) => {
                 stats::stays(socket, why);
@@ -574,11 +585,12 @@ impl Promoter {
 }
 
 /// What the monitor gave for a connection.
-struct Grant {
-    token: Token,
-    own: SharedMapping,
-    peer: SharedMapping,
-    other: Arc<OtherLoop>,
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    pub(crate) own: SharedMapping,
+    pub(crate) peer: SharedMapping,
+    pub(crate) other: Arc<OtherLoop>,
+    pub(crate) doorbell: Option<Doorbell>,
 }
 
 /// What was offered is on TCP again until it is looked at anew.

@@ -3,13 +3,15 @@
 
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use promote::{KernelEnd, Next, Reason};
 use ring::Front;
-use ring::layout::NO_SLEEPER;
+use ring::WakeUp;
 
 use crate::call_limit::CallLimit;
+use crate::clock;
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::memory::{Pieces, piece};
@@ -20,7 +22,7 @@ use crate::signals;
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::spin::{Sleep, Wait};
 use crate::stats::{COUNTERS, count};
-use crate::waiters;
+use crate::waiters::{self, UNSEEN_FOR};
 
 /// What one call came to: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
@@ -90,20 +92,33 @@ pub(crate) fn receive_some(
     told: bool,
 ) -> Option<Result<(usize, bool), i32>> {
     let mut wait: Option<Wait> = None;
-    let mut slept: Option<Sleep> = None;
+    let mut slept: Option<(Sleep, bool, Option<u32>)> = None;
     let mut handled = signals::handled();
+    let dissolved_before = socket.dissolved.load(Relaxed);
     let mut asked = false;
+    let mut overdue = false;
     let blocks = socket.blocks(flags);
     let mut looks_first = blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
     loop {
         let mut inner = socket.lock();
         let Interest { set, events, sets, .. } = inner.interest;
-        let promoted = inner.promoted.as_deref_mut()?;
+        let Some(promoted) = inner.promoted.as_deref_mut() else {
+            // connect(2) has ended the connection under a call that waits (`sk_disconnects` of Linux).
+            let dissolved = slept.is_some() && socket.dissolved.load(Relaxed) != dissolved_before;
+            return dissolved.then_some(Err(libc::EPIPE));
+        };
         promoted.is_used();
-        if let Some(slept) = slept.take() {
+        if let Some((slept, rung, had_no_limit)) = slept.take() {
             slept.end(promoted.connection.peer_woke_at());
+            promoted.is_awake(rung);
+            promoted.waits_for_ever |= had_no_limit == Some(promoted.limits_set);
         }
-        if std::mem::take(&mut looks_first) && promoted.has_only_an_empty_ring() {
+        let looks = std::mem::take(&mut looks_first);
+        if looks && sets == 0 && promoted.shown <= promoted.connection.taken() {
+            // Nobody has told the program that something is here: this is how it waits.
+            promoted.is_read_by_waiting();
+        }
+        if looks && promoted.has_only_an_empty_ring() {
             // What comes next comes by the ring, most likely: the kernel is asked when that was awaited in vain.
             promoted.is_awaited_here();
             kept.get_or_insert_with(|| socket.keep());
@@ -117,8 +132,16 @@ pub(crate) fn receive_some(
         }
         // A set that is not known may be edge-triggered.
         let told_again = if set == 0 { promoted.waiters.are_seen() } else { events & EDGE == 0 };
-        // What waits in the kernel alone is met by the one call that waits for it.
-        let hears = !asked && promoted.waits_in_kernel(flags) && promoted.knows_nothing();
+        // What waits in the kernel alone is met by the one call that waits for it, or by the sleep beside the doorbell.
+        let sleeps = || blocks && !asked && wait.as_ref().is_some_and(|wait| !wait.spins());
+        let hears = if promoted.waits_in_kernel(flags) {
+            !asked && promoted.knows_nothing()
+        } else {
+            sets == 0
+                && sleeps()
+                && promoted.doorbell_to_sleep_by().is_some()
+                && promoted.has_only_an_empty_ring()
+        };
         if !hears && let Break(outcome) = take(promoted, fd, into, flags, told_again) {
             if outcome.is_err() && !told {
                 promoted.connection.take_error();
@@ -188,13 +211,21 @@ pub(crate) fn receive_some(
         }
         wait.stop();
         let promoted = inner.promoted.as_deref_mut()?;
-        match promoted.arm() {
+        promoted.is_used();
+        // Where a set has it, too, the wake-up is the set's.
+        let doorbell = if sets == 0 && blocks { promoted.doorbell_to_sleep_by() } else { None };
+        let by = doorbell.map_or(WakeUp::Tcp, |_| WakeUp::Doorbell);
+        match promoted.arm_by(by) {
             Ok(true) => continue,
             Ok(false) => promoted.is_slept_on(),
             Err(errno) => return Some(Err(errno)),
         }
-        promoted.ring_unseen(fd);
+        let unseen = promoted.connection.lies_unseen();
+        if unseen && (overdue || doorbell.is_none()) {
+            promoted.ring_unseen(fd);
+        }
         let owes = promoted.owes_bells();
+        let (waits_for_ever, limits_set) = (promoted.waits_for_ever, promoted.limits_set);
         drop(inner);
         if owes {
             // They wake this thread, too.
@@ -205,11 +236,26 @@ pub(crate) fn receive_some(
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
-        slept = Some(Sleep::begin());
-        let waited = match until {
-            None => kernel::wait(fd, flags),
-            Some(_) => kernel::wait_for(fd, libc::POLLIN, until),
+        let begun = Sleep::begin();
+        let mut had_no_limit = None;
+        let waited = match (doorbell, until) {
+            (Some(doorbell), _) => {
+                let soon = (unseen && !overdue).then(|| clock::now() + UNSEEN_FOR);
+                let limit = if waits_for_ever { None } else { limit.until(fd) };
+                had_no_limit = limit.is_none().then_some(limits_set);
+                let waited = kernel::wait_beside(fd, doorbell, [limit, soon].into_iter().flatten().min());
+                overdue |= waited == Err(libc::EAGAIN) && soon.is_some();
+                asked = waited.is_ok_and(|woken| woken.by_kernel);
+                waited.map(|woken| woken.by_doorbell)
+            }
+            (None, None) => kernel::wait(fd, flags).map(|()| false),
+            (None, Some(_)) => kernel::wait_for(fd, libc::POLLIN, until).map(|()| false),
         };
+        slept = Some((begun, waited == Ok(true), had_no_limit));
+        if doorbell.is_some() && (waited == Err(libc::EINTR) || (waited == Err(libc::EAGAIN) && overdue)) {
+            // The next round asks whether the call ends by that: unlike recv(2) a poll(2) does by each handler.
+            continue;
+        }
         if let Err(errno) = waited {
             if errno == libc::EAGAIN && blocks && kernel::is_nonblocking(fd) {
                 // O_NONBLOCK was set where nobody saw it.
@@ -224,7 +270,7 @@ pub(crate) fn receive_some(
 /// leaves the error to the next.
 fn failed(socket: &Socket, errno: i32, told: bool) -> i32 {
     if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
-        promoted.is_used();
+        promoted.is_awake(false);
         if told && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
             promoted.failed(errno);
         }
@@ -473,76 +519,6 @@ impl Promoted {
         self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
     }
 
-    /// Asks for a bell. True: something is here, and none will come for it.
-    pub(crate) fn arm(&mut self) -> Result<bool, i32> {
-        self.is_used();
-        self.stale = false;
-        let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
-        (self.armed, self.hot) = (!news, false);
-        Ok(news)
-    }
-
-    /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
-    pub(crate) fn arm_to_sleep(&mut self) -> bool {
-        self.is_used();
-        self.connection.rings_each(false);
-        self.arm().unwrap_or(true)
-    }
-
-    /// Looked at by the thread that waits for it, which tells when it no longer does.
-    pub(crate) fn heat_alone(&mut self) {
-        if self.listed_in == 0 && !self.connection.has_several_users() {
-            self.heat(NO_SLEEPER);
-        }
-    }
-
-    /// After bytes were taken. An end that waits for bells asks for the next one as soon as
-    /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
-    /// True if bytes are left for which no bell lies in the kernel.
-    fn wants_list(&mut self, fd: c_int, in_a_set: bool) -> bool {
-        if self.is_hot() {
-            return false;
-        }
-        if !in_a_set && self.stays_awake() {
-            if self.connection.kernel_has_bytes() {
-                self.drop_bells(fd);
-            }
-            return false;
-        }
-        if self.will_hear() {
-            // The peer rings when it comes back to the ring, if there is room for a bell.
-            let here = self.connection.look_behind_kernel().unwrap_or(true);
-            (self.armed, self.hot) = (!here, false);
-            return here;
-        }
-        if self.connection.kernel_has_bytes() {
-            self.drop_bells(fd);
-        }
-        self.arm().unwrap_or(false)
-    }
-
-    /// Bytes are left, and whoever waits for more does so where the library does not see it, in a set that it was put
-    /// in by a system call of the program's own: if that set is edge-triggered, it hears of what comes behind them by
-    /// another bell only.
-    #[cold]
-    fn tells_unseen_sets(&mut self, fd: c_int) {
-        let mut more = false;
-        for _ in 0..ROUNDS {
-            self.stale = false;
-            let Ok(came) = self.connection.arm_for_more() else { return };
-            (self.armed, self.hot) = (!came, false);
-            if !came {
-                break;
-            }
-            more = true;
-        }
-        if more {
-            // No bell came for these. The kernel tells again of what lies in it, bells of before, if its mark is set
-            // (tcp_set_rcvlowat).
-            kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
-        }
-    }
-
     /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
     /// more has to ask for the next.
     pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
@@ -607,12 +583,6 @@ impl Promoted {
                 Ok(Front::Data(_) | Front::Later) | Err(_) => true,
             },
         }
-    }
-
-    /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
-    /// of itself.
-    pub(crate) fn will_hear(&self) -> bool {
-        self.armed && !self.stale && self.connection.reads_from_kernel()
     }
 
     /// The ring is not in use: a call of the kernel that may wait also looks.

@@ -175,6 +175,10 @@ impl poll::Waited for Waited<'_> {
         self.said.iter_mut().for_each(|words| words.fill(0));
     }
 
+    fn as_poll(&mut self) -> Option<&mut [libc::pollfd]> {
+        None
+    }
+
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
         for (said, asked) in self.said.iter_mut().zip(&self.asked) {
             said.copy_from_slice(asked);

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use ring::Corrupt;
+use ring::{Corrupt, WakeUp};
 
 use crate::call_limit::CallLimit;
 use crate::clock::{self, Instant};
@@ -205,9 +205,9 @@ impl Promoted {
             let Ok(sent) = sent else { return Step::Failed(self.corrupt(fd)) };
             if sent > 0 {
                 *done += sent;
-                let rung = self.ring_bell(fd);
-                spin::sent(rung);
-                if self.judge(rung).is_err() {
+                let woken = self.ring_bell(fd);
+                spin::sent(woken.is_some());
+                if self.judge(woken == Some(WakeUp::Tcp)).is_err() {
                     return Step::Failed(self.corrupt(fd));
                 }
                 count(&COUNTERS.ring_sends, 1);
@@ -252,10 +252,17 @@ impl Promoted {
         }
     }
 
-    /// Wakes the other end, if it waits for that; tells whether it did.
-    fn ring_bell(&mut self, fd: c_int) -> bool {
-        if !self.connection.asks_for_bell(&self.other) {
-            return false;
+    /// Wakes the other end, if it waits for that; by what.
+    fn ring_bell(&mut self, fd: c_int) -> Option<WakeUp> {
+        if self.connection.wants_wake_up(&self.other)? == WakeUp::Doorbell {
+            count(&COUNTERS.bells, 1);
+            self.connection.wakes_at(clock::nanoseconds());
+            if self.rings_doorbell() {
+                return Some(WakeUp::Doorbell);
+            }
+            if !self.connection.may_wake_over_tcp() {
+                return None;
+            }
         }
         let taken = self.give_bell(fd);
         if taken || self.connection.is_looked_for_behind_tcp() {
@@ -264,13 +271,13 @@ impl Promoted {
             // It does not count: the next message rings again.
             self.connection.kernel_refused();
         }
-        taken
+        taken.then_some(WakeUp::Tcp)
     }
 
-    /// Before this thread sleeps, most likely for an answer: an end that was left awake between two waits may wait by now
-    /// where nobody sees it.
+    /// This thread sleeps for an answer, most likely, and has done so for a while: an end that was left awake between two
+    /// waits may wait where nobody sees it.
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
-        if self.connection.lies_unseen() {
+        if self.connection.lies_unseen() && self.connection.may_wake_over_tcp() {
             count(&COUNTERS.bells, 1);
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => self.connection.bell_was_taken(),

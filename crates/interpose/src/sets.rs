@@ -106,6 +106,8 @@ pub(crate) struct Inner {
     kernels_turn: bool,
     /// [`Inner::called_at`].
     called_at: u64,
+    /// The peer of one of its sockets may wait unseen: see [`UNSEEN_FOR`](crate::waiters::UNSEEN_FOR).
+    pub(crate) unseen: bool,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
@@ -156,7 +158,11 @@ pub(crate) fn remove(number: u32) -> bool {
     let here = number + 1;
     let mut come_back = Vec::new();
     let mut forget = |socket_number: u32| {
-        let interest = &mut sockets::at(socket_number).lock_alone().interest;
+        let mut guard = sockets::at(socket_number).lock_alone();
+        if let Some(promoted) = guard.promoted.as_deref_mut() {
+            promoted.outlives_set(number);
+        }
+        let interest = &mut guard.interest;
         if interest.registered.is_some_and(|registered| registered.set == here) {
             // Nor would the kernel be told what it seems to know of that one.
             interest.registered = None;
@@ -237,6 +243,10 @@ impl Set {
     /// Whether the kernel is told of it by this descriptor.
     pub(crate) fn is_named(&self, fd: i32) -> bool {
         self.epfd.load(Ordering::Relaxed) == fd
+    }
+
+    pub(crate) fn epfd(&self) -> i32 {
+        self.epfd.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_used_by(&self, fd: i32) {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, A
 use promote::{Connection, OtherLoop};
 use rustix::fs::{Mode, OFlags};
 
+use crate::doorbell::Doorbell;
 use crate::free_list::FreeList;
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
@@ -86,6 +87,8 @@ pub(crate) struct Socket {
     pub(crate) patience: AtomicU32,
     /// Why its connection is on TCP, or that it is in memory, as `stats` has it.
     pub(crate) word: AtomicU8,
+    /// Times that connect(2) dissolved its connection while that was promoted.
+    pub(crate) dissolved: AtomicU32,
     /// Times in a row that it went back to TCP because its rings did not pay.
     pub(crate) retreats: AtomicU32,
     /// Its own.
@@ -137,6 +140,11 @@ pub(crate) struct Membership {
 pub(crate) struct Promoted {
     pub(crate) connection: Connection,
     pub(crate) other: Arc<OtherLoop>,
+    pub(crate) doorbell: Option<Doorbell>,
+    /// It has no SO_RCVTIMEO, as the kernel said since that was last set.
+    pub(crate) waits_for_ever: bool,
+    /// How often that was set.
+    pub(crate) limits_set: u32,
     /// How the ring pays.
     pub(crate) worth: crate::worth::Worth,
     /// Bytes in the ring at most, if the program asked for a small buffer.
@@ -293,7 +301,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.look_at];
     words
         .into_iter()
-        .chain([&socket.patience, &socket.retreats])
+        .chain([&socket.patience, &socket.retreats, &socket.dissolved])
         .for_each(|word| word.store(0, Ordering::Relaxed));
     [&socket.hears, &socket.tells_unread, &socket.awaited, &socket.may_have_options]
         .into_iter()
@@ -342,6 +350,9 @@ pub(crate) fn forked() {
         if let Some(promoted) = socket.lock_alone().promoted.as_deref_mut() {
             promoted.inherited = true;
             promoted.slept_by = 0;
+            if let Some(bell) = &mut promoted.doorbell {
+                bell.is_inherited();
+            }
         }
     }
 }
@@ -522,6 +533,9 @@ impl Guard<'_> {
     #[cold]
     pub(crate) fn becomes(&mut self, state: State) {
         self.let_others_in();
+        if let Some(promoted) = self.promoted.as_deref() {
+            promoted.unwatches_doorbell();
+        }
         self.promoted = None;
         self.socket.hears.store(false, Ordering::Relaxed);
         self.socket.set_state(state);

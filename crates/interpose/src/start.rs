@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock;
 use crate::descriptors;
+use crate::hidden;
 use crate::holders;
 use crate::local_listen;
 use crate::mode;
@@ -40,6 +41,7 @@ pub fn start(settings: Settings) {
     if let Stats::Recorded(recorder) = settings.stats {
         recorded::start(recorder, &report::program_name());
     }
+    hidden::make_room();
     promoter::start(settings);
     descriptors::inherited();
 }

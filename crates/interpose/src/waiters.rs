@@ -3,23 +3,47 @@
 //! ends that.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
+use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
 
 use crate::sockets::{Promoted, Socket, State};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiters {
-    /// Nobody was seen to wait, or somebody may whom the library does not see.
-    #[default]
-    Unseen,
+    /// Nobody was seen to wait, or somebody may whom the library does not see. So many reads that block found their bytes.
+    Unseen(u8),
     /// A call of ours waited last.
     Calls,
     /// And a read has found nothing since: what the program waits with next is not known yet.
     Told,
 }
 
+/// How long a thread sleeps before it takes a peer that asks for no wake-up for one that waits unseen, and not for one that is
+/// about to look: on a core that both share that is always so.
+pub(crate) const UNSEEN_FOR: Duration = Duration::from_millis(1);
+
+/// Reads that block and find their bytes, of which nobody had told the program, after which they count as its way to wait.
+/// Where both ends share a core each read finds them: its answer wakes a peer that asks again at once.
+const READS: u8 = 64;
+
+impl Default for Waiters {
+    fn default() -> Waiters {
+        Waiters::Unseen(0)
+    }
+}
+
 impl Waiters {
+    /// A read that would wait begins.
+    fn read_by_waiting(&mut self) {
+        *self = match *self {
+            Waiters::Unseen(reads) if reads < READS => Waiters::Unseen(reads + 1),
+            Waiters::Unseen(_) => Waiters::Calls,
+            seen => seen,
+        };
+    }
+
     /// A call of ours waits for it.
     fn wait(&mut self) {
         *self = Waiters::Calls;
@@ -35,12 +59,12 @@ impl Waiters {
     /// Bytes were taken. Where no wait of ours explains how the program knew of them, it waits in a way of its own.
     fn took(&mut self) {
         if *self == Waiters::Told {
-            *self = Waiters::Unseen;
+            *self = Waiters::default();
         }
     }
 
     pub(crate) fn are_seen(self) -> bool {
-        self != Waiters::Unseen
+        !matches!(self, Waiters::Unseen(_))
     }
 }
 
@@ -69,6 +93,11 @@ impl Promoted {
         self.connection.rings_each(false);
     }
 
+    /// A read that blocks begins, of whose bytes nobody has told the program.
+    pub(crate) fn is_read_by_waiting(&mut self) {
+        self.waiters.read_by_waiting();
+    }
+
     /// Bytes were read.
     pub(crate) fn was_read(&mut self) {
         self.waiters.took();
@@ -83,19 +112,23 @@ impl Promoted {
 
     /// The program may wait in another way from now on, where nobody sees it.
     pub(crate) fn waits_anew(&mut self) {
-        self.waiters = Waiters::Unseen;
+        self.waiters = Waiters::default();
         if self.listed_in == 0 && !self.armed && self.arm().unwrap_or(true) {
             // What is here it reads first; a bell comes for what follows.
             self.stale = false;
-            self.armed = !self.connection.arm_for_more().unwrap_or(true);
+            self.armed = !self.connection.arm_for_more(WakeUp::Tcp).unwrap_or(true);
         }
     }
 
-    /// Whether this end, of no set, may go without asking to be rung until the next wait.
+    /// Whether this end, of no set, goes without asking to be rung until the next wait.
     pub(crate) fn stays_awake(&self) -> bool {
+        !self.armed && self.may_stay_awake()
+    }
+
+    /// Whether it may do so.
+    pub(crate) fn may_stay_awake(&self) -> bool {
         self.waiters.are_seen()
             && !ARMS_ALWAYS.load(Relaxed)
-            && !self.armed
             && self.listed_in == 0
             && self.sleeper == NO_SLEEPER
             && self.slept_by == 0
@@ -130,5 +163,17 @@ mod tests {
         waiters.are_told();
         waiters.took();
         assert!(!waiters.are_seen());
+    }
+
+    #[test]
+    fn reads_that_always_find_bytes_are_a_way_to_wait() {
+        let mut waiters = Waiters::default();
+        for _ in 0..READS {
+            waiters.read_by_waiting();
+            assert!(!waiters.are_seen());
+            waiters.took();
+        }
+        waiters.read_by_waiting();
+        assert!(waiters.are_seen());
     }
 }

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, Direction, LayoutError, LoopPage, PeerSegment, Segment};
+use ring::{Corrupt, Direction, LayoutError, LoopPage, PeerSegment, Segment, WakeUp};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;
@@ -181,10 +181,10 @@ impl Connection {
         self.machine.wants_bell(&other.page)
     }
 
-    /// As [`Machine::asks_for_bell`].
+    /// As [`Machine::wants_wake_up`].
     #[inline]
-    pub fn asks_for_bell(&mut self, other: &OtherLoop) -> bool {
-        self.machine.asks_for_bell(&other.page)
+    pub fn wants_wake_up(&mut self, other: &OtherLoop) -> Option<WakeUp> {
+        self.machine.wants_wake_up(&other.page)
     }
 
     /// As [`Machine::rang`].

@@ -2,7 +2,7 @@
 //! which come next. Its owner tells what the kernel took, gave and reported, and does what it is
 //! told: send the rest to the kernel, drop a bell, ring one, report the end.
 
-use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment};
+use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment, WakeUp};
 
 mod back;
 
@@ -91,9 +91,9 @@ impl Machine {
         sleeper: u32,
     ) -> Result<Machine, Corrupt> {
         let mut machine = Machine::unaware(own, peer, written, consumed)?;
-        machine.end.receiver.looked_at_by(sleeper);
+        machine.end.receiver.looked_at_by(sleeper, WakeUp::Tcp);
         // Nothing can be here: the peer uses its ring only after it was told that it may.
-        machine.end.receiver.arm()?;
+        machine.end.receiver.arm(WakeUp::Tcp)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
     }
@@ -323,14 +323,21 @@ impl Machine {
         self.peer_reads_no_more() && !self.peer_retires()
     }
 
-    /// As [`Self::wants_bell`], for who has the kernel send the bell at once and tells
-    /// [`Self::rang`] whether it took it: before that nothing counts as rung.
+    /// As [`Self::wants_bell`], for an owner that wakes the peer at once and reports to [`Self::rang`] whether
+    /// the kernel took a byte of TCP: before that nothing counts as rung. See [`ring::Sender::wants_wake_up`].
     #[inline]
-    pub fn asks_for_bell(&mut self, other: &ring::PeerLoop) -> bool {
-        self.end.sender.wants_bell(other)
+    pub fn wants_wake_up(&mut self, other: &ring::PeerLoop) -> Option<WakeUp> {
+        self.end.sender.wants_wake_up(other)
     }
 
-    /// See [`Self::asks_for_bell`].
+    /// Whether a byte of TCP may wake the peer: its doorbell has no room, or what was sent [lies unseen](Self::lies_unseen).
+    /// The owner has the kernel send it at once, and tells [`Self::bell_was_taken`] or [`Self::kernel_refused`].
+    #[cold]
+    pub fn may_wake_over_tcp(&mut self) -> bool {
+        self.end.sender.may_ring()
+    }
+
+    /// See [`Self::wants_wake_up`].
     pub fn rang(&mut self, other: &ring::PeerLoop, taken: bool) {
         match taken {
             true => self.end.sender.rang(other, true),
@@ -338,8 +345,7 @@ impl Machine {
         }
     }
 
-    /// See [`ring::Sender::lies_unseen`]: for who rings at once, and tells [`Self::bell_was_taken`] or
-    /// [`Self::kernel_refused`].
+    /// See [`ring::Sender::lies_unseen`].
     pub fn lies_unseen(&mut self) -> bool {
         self.end.sender.lies_unseen()
     }
@@ -553,8 +559,8 @@ impl Machine {
 
     /// Names the sleeper of the loop page that looks at this end while it is hot. To be
     /// called while it is armed or muted only.
-    pub fn looked_at_by(&mut self, sleeper: u32) {
-        self.end.receiver.looked_at_by(sleeper);
+    pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {
+        self.end.receiver.looked_at_by(sleeper, by);
     }
 
     /// This end waits for bells from here on. True: something is here already, and no bell
@@ -563,9 +569,15 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn arm(&mut self) -> Result<bool, Corrupt> {
+    pub fn arm(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         self.end.tell_counts();
-        self.end.receiver.arm()
+        self.end.receiver.arm(by)
+    }
+
+    /// See [`ring::Receiver::armed_by`].
+    #[inline]
+    pub fn armed_by(&self) -> WakeUp {
+        self.end.receiver.armed_by()
     }
 
     /// After bytes of the kernel were taken by an end that stays armed: true if bytes of the
@@ -584,9 +596,9 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+    pub fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         self.end.tell_counts();
-        self.end.receiver.arm_for_more()
+        self.end.receiver.arm_for_more(by)
     }
 
     /// Bytes of the ring that can be taken, now or behind those of the kernel, as of the last look.

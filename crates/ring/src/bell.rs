@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 #[cfg(not(ring_loom))]
 use crate::layout::LayoutError;
-use crate::layout::{Counters, SLEEPERS};
+use crate::layout::{Counters, NO_SLEEPER, SLEEPERS};
 use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
 
@@ -156,14 +156,45 @@ impl Clone for Numbers {
     }
 }
 
+/// How a receiver asks to be woken. A sender that cannot write to the doorbell wakes over TCP: a
+/// waiter in reach of its doorbell watches the kernel connection, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeUp {
+    /// A byte in the TCP lane.
+    Tcp,
+    /// A byte in the receiver's doorbell, which is a pipe beside the connection.
+    Doorbell,
+}
+
 /// With an arming number: a bell is wanted for each publication, not for the first one only.
 pub(crate) const EACH: u32 = 1 << 31;
+/// With an arming number, or a sleeper: [`WakeUp::Doorbell`].
+const DOORBELL: u32 = 1 << 30;
 
-/// The number after `number`, without [`EACH`]; never 0.
+impl WakeUp {
+    /// The bit that a word has for it.
+    pub(crate) fn bit(self) -> u32 {
+        match self {
+            WakeUp::Tcp => 0,
+            WakeUp::Doorbell => DOORBELL,
+        }
+    }
+
+    pub(crate) fn of(word: u32) -> WakeUp {
+        if word & DOORBELL == 0 { WakeUp::Tcp } else { WakeUp::Doorbell }
+    }
+
+    /// The word of a sleeper without the bit; [`NO_SLEEPER`] has all bits.
+    pub(crate) fn of_sleeper(word: u32) -> (u32, WakeUp) {
+        if word == NO_SLEEPER { (word, WakeUp::Tcp) } else { (word & !DOORBELL, WakeUp::of(word)) }
+    }
+}
+
+/// The number after `number`, without [`EACH`] and [`WakeUp`]; never 0.
 #[inline]
 pub(crate) fn next_number(number: u32) -> u32 {
-    match (number & !EACH) + 1 {
-        EACH => 1,
+    match (number & !(EACH | DOORBELL)) + 1 {
+        DOORBELL => 1,
         next => next,
     }
 }

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use ring::{Corrupt, End, Lane, Leaving, PeerLoop, PeerSegment, Ready, Segment};
+use ring::{Corrupt, End, Lane, Leaving, PeerLoop, PeerSegment, Ready, Segment, WakeUp};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -136,7 +136,7 @@ fn step(
         18 => assert!(receiver.skip(size)? <= size),
         19 => drop(receiver.tcp(size as u64)?),
         20 => receiver.took_tcp(size as u64),
-        21 => drop(receiver.arm()?),
+        21 => drop(receiver.arm(WakeUp::Tcp)?),
         22 => {
             receiver.save();
             receiver.resume()?;

@@ -22,7 +22,7 @@ mod sync;
 #[cfg(not(ring_loom))]
 mod view;
 
-pub use bell::{LoopPage, PeerLoop};
+pub use bell::{LoopPage, PeerLoop, WakeUp};
 pub use layout::LayoutError;
 pub use lock::{Acquired, Direction, Lock, LockError, Wait};
 pub use memory::{PeerSegment, Segment};

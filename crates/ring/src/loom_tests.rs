@@ -14,7 +14,7 @@ use crate::layout::NO_SLEEPER;
 use crate::memory::PageMemory;
 use crate::{
     Acquired, Direction, End, Front, Lane, Leaving, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment,
-    Sender, Wait,
+    Sender, Wait, WakeUp,
 };
 
 /// A ring so short that a few bytes go around it.
@@ -165,6 +165,68 @@ fn loom_head_travels_with_the_answer() {
     });
 }
 
+/// Wakes the receiver if it waits, by its doorbell or over TCP.
+fn wake(sender: &mut Sender, peer_loop: &PeerLoop, doorbell: &Kernel, kernel: &Kernel) {
+    match sender.wants_wake_up(peer_loop) {
+        Some(WakeUp::Doorbell) => {
+            doorbell.send(0);
+            sender.rang(peer_loop, false);
+        }
+        Some(WakeUp::Tcp) => {
+            kernel.send(0);
+            sender.rang(peer_loop, true);
+        }
+        None => {}
+    }
+}
+
+/// BELL-PAIR: a waiter in ppoll(2) of its doorbell and the kernel connection, which asks now for the one, now for the
+/// other, is woken; a doorbell byte is read before the last check of the ring, and counts for nothing.
+#[test]
+fn loom_armed_receiver_is_woken_by_its_doorbell() {
+    check(3, || {
+        let (mut sender, mut receiver) = ring_direction();
+        // One queue that is slept on stands for both; doorbell bytes are 1.
+        let both = Arc::new(Kernel::default());
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        let writer = thread::spawn({
+            let both = both.clone();
+            move || {
+                for byte in [1, 2] {
+                    assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
+                    match sender.wants_wake_up(&peer_loop) {
+                        Some(WakeUp::Doorbell) => {
+                            both.send(1);
+                            sender.rang(&peer_loop, false);
+                        }
+                        Some(WakeUp::Tcp) => {
+                            both.send(0);
+                            sender.rang(&peer_loop, true);
+                        }
+                        None => {}
+                    }
+                }
+            }
+        });
+        let mut received = Vec::new();
+        for by in [WakeUp::Doorbell, WakeUp::Tcp, WakeUp::Doorbell].into_iter().cycle() {
+            if received.len() == 2 {
+                break;
+            }
+            if !receiver.arm(by).unwrap() {
+                both.wait();
+            }
+            let woken = both.take(both.unread());
+            receiver.took_tcp(woken.iter().filter(|byte| **byte == 0).count() as u64);
+            let mut buffer = [0; 2];
+            let count = receiver.read(&mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..count]);
+        }
+        writer.join().unwrap();
+        assert_eq!(received, [1, 2]);
+    });
+}
+
 /// BELL-PAIR: who waits is rung for.
 #[test]
 fn loom_armed_receiver_gets_a_bell() {
@@ -186,7 +248,7 @@ fn loom_armed_receiver_gets_a_bell() {
         });
         let mut received = Vec::new();
         while received.len() < 2 {
-            if !receiver.arm().unwrap() {
+            if !receiver.arm(WakeUp::Tcp).unwrap() {
                 kernel.wait();
             }
             let bells = kernel.unread();
@@ -209,7 +271,7 @@ fn loom_what_is_counted_is_data_up_to_a_bell() {
         let (mut sender, mut receiver) = (sends.sender, receives.receiver);
         let peer_loop = PeerLoop::of(PageMemory::model());
         receiver.mark_aware();
-        assert!(!receiver.arm().unwrap());
+        assert!(!receiver.arm(WakeUp::Tcp).unwrap());
         let writer = thread::spawn(move || {
             sender.sent_over_tcp(1);
             assert!(sender.open_ring().unwrap());
@@ -258,7 +320,7 @@ fn loom_muted_receiver_that_looks_gets_a_bell() {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
         let peer_loop = PeerLoop::of(PageMemory::model());
-        receiver.looked_at_by(NO_SLEEPER);
+        receiver.looked_at_by(NO_SLEEPER, WakeUp::Tcp);
         receiver.disarm();
         let writer = thread::spawn({
             let kernel = kernel.clone();
@@ -281,9 +343,14 @@ fn loom_muted_receiver_that_looks_gets_a_bell() {
 }
 
 /// SLEEP-PAIR: one bell on any of its hot connections wakes a loop that sleeps.
-fn sleeping_loop(one_loop_sends: bool) {
+fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
     let (first, mut first_receiver) = ring_direction();
     let (second, mut second_receiver) = ring_direction();
+    for receiver in [&mut first_receiver, &mut second_receiver] {
+        receiver.mute();
+        receiver.looked_at_by(0, by);
+        receiver.disarm();
+    }
     let kernel = Arc::new(Kernel::default());
     let page = PageMemory::model();
     let own_page = LoopPage::of(page.clone());
@@ -292,10 +359,7 @@ fn sleeping_loop(one_loop_sends: bool) {
         move || {
             for mut sender in senders {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if sender.wants_bell(&peer_loop) {
-                    kernel.send(0);
-                    sender.rang(&peer_loop, true);
-                }
+                wake(&mut sender, &peer_loop, &kernel, &kernel);
             }
         }
     };
@@ -327,12 +391,18 @@ fn sleeping_loop(one_loop_sends: bool) {
 
 #[test]
 fn loom_sleeping_loop_of_two_connections_gets_a_bell() {
-    check(3, || sleeping_loop(true));
+    check(3, || sleeping_loop(true, WakeUp::Tcp));
 }
 
 #[test]
 fn loom_sleeping_loop_gets_a_bell_from_either_peer() {
-    check(2, || sleeping_loop(false));
+    check(2, || sleeping_loop(false, WakeUp::Tcp));
+}
+
+/// SLEEP-PAIR: and the doorbell of any of them, since the set has them all.
+#[test]
+fn loom_sleeping_loop_is_woken_by_a_doorbell() {
+    check(3, || sleeping_loop(true, WakeUp::Doorbell));
 }
 
 /// ENDED-PAIR: a bell for a sleeping loop is not wasted on a connection that it closed.
@@ -378,7 +448,7 @@ fn loom_no_bell_behind_a_close() {
         let kernel = Arc::new(Kernel::default());
         let closed = Arc::new(AtomicBool::new(false));
         let peer_loop = PeerLoop::of(PageMemory::model());
-        assert!(!receiver.arm().unwrap());
+        assert!(!receiver.arm(WakeUp::Tcp).unwrap());
         let writer = thread::spawn({
             let (kernel, closed) = (kernel.clone(), closed.clone());
             move || {
@@ -433,7 +503,7 @@ fn loom_no_bell_counts_for_the_sleeper_before() {
             }
         });
         moved_receiver.mute();
-        moved_receiver.looked_at_by(1);
+        moved_receiver.looked_at_by(1, WakeUp::Tcp);
         moved_receiver.disarm();
         own_page.sleep(0);
         if stays_receiver.look_again().unwrap() == Ready::Nothing {
@@ -453,7 +523,7 @@ fn loom_lane_switches_both_ways() {
         let (mut sender, mut receiver) = (sends.sender, receives.receiver);
         let kernel = Arc::new(Kernel::default());
         let peer_loop = PeerLoop::of(PageMemory::model());
-        assert!(!receiver.arm().unwrap());
+        assert!(!receiver.arm(WakeUp::Tcp).unwrap());
         receiver.mark_aware();
         let writer = thread::spawn({
             let kernel = kernel.clone();
@@ -491,7 +561,7 @@ fn loom_lane_switches_both_ways() {
             };
             match front {
                 Front::Bells(0) | Front::Data(0) => {
-                    if !receiver.arm().unwrap() {
+                    if !receiver.arm(WakeUp::Tcp).unwrap() {
                         kernel.wait();
                     }
                 }

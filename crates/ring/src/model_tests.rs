@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use crate::support::Pair;
-use crate::{Front, Lane, Leaving, Ready};
+use crate::{Front, Lane, Leaving, Ready, WakeUp};
 
 /// What the kernel takes without waiting, in bytes.
 const KERNEL_ROOM: usize = 600;
@@ -153,7 +153,7 @@ impl Model {
             Step::Release => self.pair.ends[side].receiver.release(),
             Step::Wait => {
                 // As before epoll_wait(2): what is ready in the kernel would not let it wait.
-                if !self.pair.ends[side].receiver.arm().unwrap() {
+                if !self.pair.ends[side].receiver.arm(WakeUp::Tcp).unwrap() {
                     self.directions[other].waits = true;
                 }
             }

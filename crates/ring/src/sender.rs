@@ -6,7 +6,7 @@ mod copies;
 use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
-use crate::bell::{EACH, PeerLoop};
+use crate::bell::{EACH, PeerLoop, WakeUp};
 use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
@@ -40,6 +40,8 @@ pub struct Sender {
     seen: u32,
     /// The sleeper that was asked, and the number of its sleep.
     seen_sleep: (u32, u32),
+    /// How the receiver that was found waiting asks to be woken.
+    seen_by: WakeUp,
     /// Messages sent, and how many of them the segment tells.
     messages: u64,
     told: u64,
@@ -73,6 +75,7 @@ impl Sender {
             rung: 0,
             seen: 0,
             seen_sleep: (NO_SLEEPER, 0),
+            seen_by: WakeUp::Tcp,
             messages: 0,
             told: 0,
         };
@@ -524,6 +527,19 @@ impl Sender {
         self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && self.may_ring()
     }
 
+    /// As [`Sender::wants_bell`], for a sender that can write to the receiver's doorbell. `Doorbell`: one byte
+    /// there, then [`Sender::rang`], untaken; or, if it has no room, as for `Tcp` where [`Sender::may_ring`].
+    #[inline]
+    pub fn wants_wake_up(&mut self, peer_loop: &PeerLoop) -> Option<WakeUp> {
+        if self.lane() != Lane::Ring || !self.is_waited_for(peer_loop) {
+            return None;
+        }
+        match self.seen_by {
+            WakeUp::Doorbell => Some(WakeUp::Doorbell),
+            WakeUp::Tcp => self.may_ring().then_some(WakeUp::Tcp),
+        }
+    }
+
     #[inline]
     fn is_waited_for(&mut self, peer_loop: &PeerLoop) -> bool {
         // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
@@ -532,17 +548,19 @@ impl Sender {
         let peer = self.peer.header();
         // The loop first: what was armed before it fell asleep is seen, and no bell on a muted
         // connection stands for the loop's others.
-        let sleeper = peer.sleeper.load(Ordering::Relaxed);
+        let word = peer.sleeper.load(Ordering::Relaxed);
+        let (sleeper, by) = WakeUp::of_sleeper(word);
         let number = peer_loop.wants_bell(sleeper);
         // SLEEPER-PAIR: acquire who looks at it since it is hot.
         self.seen = peer.armed.load(Ordering::Acquire);
         if self.seen != 0 {
+            self.seen_by = WakeUp::of(self.seen);
             return self.seen != self.rung || self.seen & EACH != 0;
         }
-        self.seen_sleep = (sleeper, number);
-        if peer.sleeper.load(Ordering::Relaxed) != sleeper {
+        (self.seen_sleep, self.seen_by) = ((sleeper, number), by);
+        if peer.sleeper.load(Ordering::Relaxed) != word {
             // It went from one to another meanwhile. A bell never harms, but counts for none.
-            self.seen_sleep = (NO_SLEEPER, 0);
+            (self.seen_sleep, self.seen_by) = ((NO_SLEEPER, 0), WakeUp::Tcp);
             return !self.peer_ended();
         }
         // A bell on a connection that the other end has closed would wake nobody, and count for
@@ -551,15 +569,13 @@ impl Sender {
     }
 
     /// Whether bytes of the ring lie before a peer that asks for no bell for them, and is looked at by no sleeper: it is
-    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once. As for
-    /// [`Sender::wants_bell`], true is followed by a bell.
+    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once.
     pub fn lies_unseen(&mut self) -> bool {
         let peer = self.peer.header();
         self.lane() == Lane::Ring
             && peer.armed.load(Ordering::Relaxed) == 0
             && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
             && self.untaken().is_ok_and(|untaken| untaken > 0)
-            && self.may_ring()
     }
 
     /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in nanoseconds: the

@@ -7,7 +7,7 @@ use crate::layout::{MAX_SIZE, MIN_SIZE, format_segment};
 use crate::support::Pair;
 use crate::{
     Acquired, Ahead, Corrupt, Direction, Front, Lane, LayoutError, Leaving, Lock, LockError, PeerSegment,
-    Ready, Segment, Wait,
+    Ready, Segment, Wait, WakeUp,
 };
 
 /// Memory as a page is: aligned.
@@ -237,7 +237,7 @@ fn an_end_is_rung_once_or_for_each_publication() {
         second.receiver.rings_each(each);
         let mut buffer = [0; 64];
         while second.receiver.read(&mut buffer).unwrap() > 0 {}
-        assert!(!second.receiver.arm().unwrap());
+        assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
         for publication in 0..3 {
             assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
             let wanted = first.sender.wants_bell(&pair.peers[0]);
@@ -255,7 +255,7 @@ fn an_end_is_rung_once_or_for_each_publication() {
 fn bells_before_a_tcp_part_are_told_from_its_data() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
-    assert!(!second.receiver.arm().unwrap());
+    assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
     assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
     assert!(first.sender.wants_bell(&pair.peers[0]));
     first.sender.rang(&pair.peers[0], true);

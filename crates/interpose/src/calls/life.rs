@@ -110,7 +110,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if promoter::is_hidden(fd) || local_listen::closing(fd) {
+    if promoter::is_hidden(fd) || hidden::is_one(fd) || local_listen::closing(fd) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -135,6 +135,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut all_hidden: Vec<c_int> =
         promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)).collect();
     all_hidden.extend(local_listen::closing_range(low, high));
+    all_hidden.extend(hidden::between(low, high));
     all_hidden.sort_unstable();
     for hidden in all_hidden {
         let hidden = hidden.unsigned_abs();
@@ -181,6 +182,10 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         leaving::leave(fd);
     }
     let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::knows(new);
+    if fd != new && hidden::is_one(new) && !borrows && kernel::is_open(fd) {
+        arming::leave_number(new);
+        hidden::is_taken(new);
+    }
     if fd != new && is_known && kernel::is_open(fd) {
         descriptors::closing(new);
         if local_listen::closing(new) {
@@ -278,6 +283,7 @@ pub unsafe fn setsockopt(
     };
     let status = ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length));
     if status == 0 {
+        options::was_set(fd, level, name);
         local_listen::set_option(fd, level, name, value, length);
     }
     status

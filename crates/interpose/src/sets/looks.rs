@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use promote::Next;
+use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
 use crate::clock::Instant;
+use crate::doorbell;
 use crate::kernel;
 use crate::pages;
+use crate::real;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 
@@ -61,7 +64,10 @@ impl Inner {
     /// A thread begins to wait; [`Self::leave`] ends that.
     pub(crate) fn enter(&mut self) {
         self.waiting += 1;
-        self.awaited = true;
+        if !self.awaited {
+            self.awaited = true;
+            self.watch_doorbells();
+        }
         let unaware = at(self.number).unaware.load(Ordering::SeqCst);
         if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.crowd {
             self.tell_kernel();
@@ -85,10 +91,20 @@ impl Inner {
     pub(super) fn share(&mut self) {
         self.crowd = true;
         let mut news = false;
+        for number in self.by_data.values() {
+            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut() {
+                promoted.forsakes_doorbell();
+                if promoted.connection.look_again().unwrap_or(true) && !self.list.contains(number) {
+                    // Its doorbell may have told of that.
+                    promoted.listed_in = self.number + 1;
+                    self.list.push(*number);
+                }
+            }
+        }
         for number in &self.list {
             let mut guard = sockets::at(*number).lock();
             if let Some(promoted) = guard.promoted.as_deref_mut()
-                && !promoted.armed
+                && (!promoted.armed || promoted.stale)
             {
                 news |= promoted.arm_to_sleep();
             }
@@ -187,6 +203,10 @@ impl Inner {
         let mut kept = told;
         for place in told..events.len() {
             let epoll_event { events: said, u64: data } = events[place];
+            if let Some(number) = doorbell::rung(data, said) {
+                self.is_rung_for(number);
+                continue;
+            }
             let promoted = self.by_data.get(&data).copied();
             let merges = self.ambiguous || promoted.is_some();
             let before = events[..told].iter().position(|before| merges && before.u64 == data);
@@ -203,6 +223,29 @@ impl Inner {
             }
         }
         kept
+    }
+
+    /// The doorbell of a socket woke the set.
+    fn is_rung_for(&mut self, number: u32) {
+        let mut guard = sockets::at(number).lock_alone();
+        let is_member = guard.interest.set == self.number + 1;
+        let Some(promoted) = guard.promoted.as_deref_mut() else { return };
+        let Some(bell) = &promoted.doorbell else { return };
+        real::kept_errno(|| bell.empty());
+        self.called_at = promoted.connection.peer_woke_at();
+        promoted.stale |= promoted.armed;
+        if !is_member {
+            return;
+        }
+        drop(guard);
+        let mut guard = sockets::at(number).lock();
+        let Some(promoted) = guard.promoted.as_deref_mut() else { return };
+        self.list(number, promoted);
+        match self.sleeper_of(promoted) {
+            Some(sleeper) => promoted.heat(sleeper),
+            // What is here is found by the list.
+            None => drop(promoted.arm()),
+        }
     }
 
     /// What is true of what the kernel said about a promoted socket. `told`: the same call tells of something else
@@ -277,7 +320,8 @@ impl Inner {
     }
 
     /// Before this thread sleeps in the kernel. False: something is here.
-    pub(crate) fn go_to_sleep(&mut self, epfd: i32) -> bool {
+    pub(crate) fn go_to_sleep(&mut self, epfd: i32, overdue: bool) -> bool {
+        self.unseen = false;
         let here = self.number + 1;
         let mut cooled = false;
         for place in 0..self.list.len() {
@@ -289,7 +333,10 @@ impl Inner {
                 continue;
             };
             promoted.connection.tell_counts();
-            promoted.ring_unseen(inner.interest.fd);
+            match overdue {
+                true => promoted.ring_unseen(inner.interest.fd),
+                false => self.unseen |= promoted.connection.lies_unseen(),
+            }
             let ours = inner.interest.set == here;
             let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
             promoted.quiet = promoted.quiet.saturating_add(1);
@@ -380,7 +427,8 @@ impl Promoted {
             return !self.arm_to_sleep();
         }
         // What is here was told of; only more is news.
-        self.armed = !self.connection.arm_for_more().unwrap_or(true);
+        let by = self.wake_up_in_set();
+        self.armed = !self.connection.arm_for_more(by).unwrap_or(true);
         self.hot = false;
         self.stale = false;
         self.armed
@@ -404,7 +452,8 @@ impl Promoted {
                 self.connection.mute();
                 self.armed = true;
             }
-            self.connection.looked_at_by(sleeper);
+            let by = if sleeper == NO_SLEEPER { WakeUp::Tcp } else { self.wake_up_in_set() };
+            self.connection.looked_at_by(sleeper, by);
             self.sleeper = sleeper;
         }
         if self.armed {

@@ -56,6 +56,11 @@ impl Inner {
             }
             Some(promoted) if now.set == here => {
                 self.can_be_woken();
+                match self.watches_doorbell(now.events) {
+                    true => promoted.is_watched_in(self.number, number),
+                    // It may have asked for its doorbell before a sleep that was left.
+                    false => promoted.forsakes_doorbell(),
+                }
                 if self.shows_each(now.events) {
                     promoted.wakes_for_each();
                 }
@@ -87,6 +92,22 @@ impl Inner {
         if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
             promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
         }
+    }
+
+    /// A thread waits in the set for the first time.
+    pub(super) fn watch_doorbells(&mut self) {
+        for number in self.by_data.values() {
+            let mut guard = sockets::at(*number).lock();
+            let watches = self.watches_doorbell(guard.interest.events);
+            if let Some(promoted) = guard.promoted.as_deref_mut().filter(|_| watches) {
+                promoted.is_watched_in(self.number, *number);
+            }
+        }
+    }
+
+    /// Whether its waiter is the only one that a wake-up of such a member has to reach.
+    fn watches_doorbell(&self, events: u32) -> bool {
+        self.awaited && !self.crowd && events & libc::EPOLLEXCLUSIVE as u32 == 0
     }
 
     /// Whether each arrival wakes the waiters of the set, even with earlier bytes unread.

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use ring::WakeUp;
+
 use super::Promoter;
 use crate::channel::Channel;
 use crate::completion::Completion;
@@ -60,7 +62,7 @@ fn cool(core: &mut Core, handle: Handle) -> bool {
     let Some(lane) = entry.lane.as_deref_mut() else { return false };
     lane.hot = match listening {
         // What only waits for a free buffer is looked at again.
-        Listening::Yes => lane.has_stash() || lane.connection.arm().unwrap_or(true),
+        Listening::Yes => lane.has_stash() || lane.connection.arm(WakeUp::Tcp).unwrap_or(true),
         Listening::Deaf => true,
         Listening::No => {
             lane.connection.mute();

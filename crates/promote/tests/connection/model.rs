@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use promote::{Connection, KernelEnd, Next, OtherLoop, OwnLoop, PeerLoop};
-use ring::Front;
+use ring::{Front, WakeUp};
 use sys::mapping::SharedMapping;
 use sys::memory_file::MemoryFile;
 
@@ -411,7 +411,8 @@ impl World {
     fn sleep_cold(&mut self, side: usize) {
         let end = &mut self.ends[side];
         let connection = end.connection.as_mut().unwrap();
-        end.asleep = end.fetched.is_empty() && !connection.kernel_has_ended() && !connection.arm().unwrap();
+        end.asleep =
+            end.fetched.is_empty() && !connection.kernel_has_ended() && !connection.arm(WakeUp::Tcp).unwrap();
     }
 
     fn sleep_hot(&mut self, side: usize) {

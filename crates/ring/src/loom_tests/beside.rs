@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::{check, ring_direction};
 use crate::memory::PageMemory;
-use crate::{LoopPage, PeerLoop, Ready, Receiver, Sender};
+use crate::{LoopPage, PeerLoop, Ready, Receiver, Sender, WakeUp};
 
 /// An epoll set of two connections, as the kernel has it.
 #[derive(Default)]
@@ -220,7 +220,7 @@ fn rest_is_heard(stays: bool) -> bool {
             }
             taken.fetch_add(receiver.read(&mut [0]).unwrap(), Ordering::Relaxed);
             drop_bells(receiver, &set);
-            receiver.arm().unwrap();
+            receiver.arm(WakeUp::Tcp).unwrap();
             set.is_done();
         }
     });
@@ -233,7 +233,7 @@ fn rest_is_heard(stays: bool) -> bool {
             break true;
         }
         drop_bells(receiver, &set);
-        if receiver.arm().unwrap() {
+        if receiver.arm(WakeUp::Tcp).unwrap() {
             continue;
         }
         *sleeps = true;

@@ -98,7 +98,7 @@ fn loom_a_leaver_gets_the_rest_through_the_kernel() {
         let (sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
         let mut heedful = Heedful::new(sender, kernel.clone(), false);
-        assert!(!receiver.arm().unwrap());
+        assert!(!receiver.arm(WakeUp::Tcp).unwrap());
         let writer = thread::spawn(move || {
             heedful.send(1);
             heedful.send(2);
@@ -252,7 +252,7 @@ fn loom_two_leavers_get_all_or_are_told() {
 fn leave_one_that_ends(room: usize) {
     let (mut sender, mut receiver) = ring_direction();
     let kernel = Arc::new(Kernel::default());
-    assert!(!receiver.arm().unwrap());
+    assert!(!receiver.arm(WakeUp::Tcp).unwrap());
     assert_eq!(sender.write([[1, 2].as_slice()], 2, None).unwrap(), 2);
     let mut heedful = Heedful::new(sender, kernel.clone(), false);
     let writer = thread::spawn(move || {

@@ -2,7 +2,7 @@
 
 use super::{Ready, Receiver};
 use crate::Corrupt;
-use crate::bell::{EACH, next_number};
+use crate::bell::{EACH, WakeUp, next_number};
 use crate::sync::{Ordering, full_fence};
 
 impl Receiver {
@@ -11,10 +11,10 @@ impl Receiver {
     ///
     /// # Errors
     /// The other end's words are nonsense.
-    pub fn arm(&mut self) -> Result<bool, Corrupt> {
+    pub fn arm(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         self.release();
         self.tell_count();
-        self.ask_for_bell();
+        self.ask_for_bell(by);
         // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
         self.look_armed()
     }
@@ -41,8 +41,10 @@ impl Receiver {
         ready.map(|_| true)
     }
 
-    fn ask_for_bell(&mut self) {
-        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
+    fn ask_for_bell(&mut self, by: WakeUp) {
+        // Processes that share an endpoint share no doorbell.
+        let by = if self.stays_armed { WakeUp::Tcp } else { by };
+        self.number = next_number(self.number) | by.bit() | if self.each { EACH } else { 0 };
         let own = self.own.header();
         own.arming.store(self.number, Ordering::Relaxed);
         own.armed.store(self.number, Ordering::Relaxed);
@@ -60,9 +62,9 @@ impl Receiver {
     /// # Errors
     /// The other end's words are nonsense.
     #[cold]
-    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+    pub fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         let before = self.tail;
-        self.mute();
+        self.mute_by(by);
         self.refresh()?;
         let more = self.tail != before;
         if more {
@@ -74,8 +76,12 @@ impl Receiver {
     /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {
+        self.mute_by(WakeUp::Tcp);
+    }
+
+    fn mute_by(&mut self, by: WakeUp) {
         self.release();
-        self.ask_for_bell();
+        self.ask_for_bell(by);
         // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
         full_fence();
     }
@@ -99,17 +105,23 @@ impl Receiver {
         self.mute();
     }
 
+    /// How it asked to be woken when it was armed last.
+    #[inline]
+    pub fn armed_by(&self) -> WakeUp {
+        WakeUp::of(self.number)
+    }
+
     /// The sleeper that [`Receiver::looked_at_by`] named last, in any process that has this end.
     #[cold]
     pub fn sleeper(&self) -> u32 {
-        self.own.header().sleeper.load(Ordering::Relaxed)
+        WakeUp::of_sleeper(self.own.header().sleeper.load(Ordering::Relaxed)).0
     }
 
-    /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
-    /// sleeps. To be called while it is armed or muted only.
+    /// Names the sleeper that looks at it while it is hot, and how that is woken; [`NO_SLEEPER`] for one
+    /// that never sleeps. To be called while it is armed or muted only.
     ///
     /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
-    pub fn looked_at_by(&mut self, sleeper: u32) {
-        self.own.header().sleeper.store(sleeper, Ordering::Relaxed);
+    pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {
+        self.own.header().sleeper.store(sleeper | by.bit(), Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
 //! What the monitor, the ends and the kernel do, step by step.
 
 use promote::{KernelEnd, Machine, Next};
-use ring::Front;
+use ring::{Front, WakeUp};
 
 use super::{Event, Life, Mutation, Reply, Sleep, Stage, Verdict, World, corrupt, must, stream};
 use crate::kernel::{Flag, Run};
@@ -387,7 +387,7 @@ impl World {
 
     pub(super) fn sleep_cold(&mut self, side: usize) -> Verdict {
         let machine = self.machines[side].as_mut().ok_or("no ring to wait for")?;
-        let news = machine.arm().map_err(corrupt)?;
+        let news = machine.arm(WakeUp::Tcp).map_err(corrupt)?;
         let asleep = !news || self.mutation == Mutation::ColdWithoutLook;
         self.ends[side].idle = false;
         if asleep {

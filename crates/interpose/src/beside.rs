@@ -1,0 +1,90 @@
+//! What a sleep in poll(2) watches: what the program asked for, and behind it the doorbells of its promoted sockets. It lies
+//! in memory that a signal handler's own call does not share, and not on the stack.
+#![allow(unsafe_code)] // entries of poll(2) in mapped memory
+
+use std::ffi::c_int;
+use std::slice::from_raw_parts_mut;
+
+use libc::{pollfd, sigset_t, timespec};
+
+use crate::buffer::Room;
+use crate::real;
+
+pub(crate) struct Beside {
+    room: Room,
+    /// Entries of the program.
+    asked: usize,
+    all: usize,
+    /// Doorbells that [`Self::is_rung`] was asked of.
+    passed: usize,
+}
+
+const _: () = assert!(size_of::<pollfd>() == size_of::<u64>());
+
+impl Beside {
+    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for and no longer wanted again. Where a call has more
+    /// promoted sockets they are woken over TCP, mostly several at a time.
+    pub(crate) const MOST: usize = 16;
+
+    /// `None`: there is no memory, or they are too many.
+    pub(crate) fn of(fds: &[pollfd]) -> Option<Beside> {
+        let mut room = Room::take();
+        let fits = room.words().is_some_and(|words| fds.len() + Self::MOST <= words.len());
+        let mut beside = fits.then_some(Beside { room, asked: fds.len(), all: fds.len(), passed: 0 })?;
+        beside.entries().copy_from_slice(fds);
+        Some(beside)
+    }
+
+    fn entries(&mut self) -> &mut [pollfd] {
+        let all = self.all;
+        let words = self.room.words().unwrap_or_default();
+        // SAFETY: `push` and `of` keep `all` below the number of words, any of which is an entry.
+        unsafe { from_raw_parts_mut(words.as_mut_ptr().cast(), all) }
+    }
+
+    /// Watches one more doorbell, if there is room.
+    pub(crate) fn push(&mut self, doorbell: c_int) -> bool {
+        if self.all >= self.asked + Self::MOST {
+            return false;
+        }
+        self.all += 1;
+        if let Some(last) = self.entries().last_mut() {
+            *last = pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 };
+        }
+        true
+    }
+
+    /// ppoll(2) of all; `fds` has what it says of the program's. How many of these are ready, or less than 0.
+    ///
+    /// # Safety
+    ///
+    /// `time` is null or a time, `mask` null or a mask.
+    pub(crate) unsafe fn ask(
+        &mut self,
+        fds: &mut [pollfd],
+        time: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        let entries = self.entries();
+        // SAFETY: entries of that number, and the caller's promise.
+        let found = unsafe { real::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, time, mask) };
+        if found < 0 {
+            entries.iter_mut().for_each(|entry| entry.revents = 0);
+            return found;
+        }
+        let asked = &self.entries()[..fds.len()];
+        fds.iter_mut().zip(asked).for_each(|(fd, entry)| fd.revents = entry.revents);
+        asked.iter().filter(|entry| entry.revents != 0).count() as c_int
+    }
+
+    /// Whether this doorbell, the next in the order in which they were pushed, ended the sleep. `None`: it is another.
+    pub(crate) fn is_rung(&mut self, doorbell: c_int) -> Option<bool> {
+        let place = self.asked + self.passed;
+        let entry = *self.entries().get(place)?;
+        if entry.fd != doorbell {
+            return None;
+        }
+        self.passed += 1;
+        Some(entry.revents != 0)
+    }
+}

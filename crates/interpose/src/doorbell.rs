@@ -1,0 +1,88 @@
+//! The doorbells of a promoted connection (docs/promotion.md, section 4): one-page pipes beside it, by which each
+//! endpoint wakes the other where that says so. What they hold means nothing. A sender may always wake over TCP
+//! instead, so whatever waits in reach of a doorbell watches the kernel connection, too.
+#![allow(unsafe_code)] // libc's calls, with memory of this module
+
+use std::ffi::c_int;
+
+use libc::epoll_event;
+use promote::Doorbells;
+
+use crate::hidden::{self, Hidden};
+use crate::real;
+
+/// Both of one connection.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    own: Hidden,
+    peer: Hidden,
+    /// The epoll set that watches the own one, by edges: its number, and 1; 0: none.
+    pub(crate) set: u32,
+}
+
+/// Reads of one emptying: a page. A peer that writes more has its own connection woken in vain.
+const READS: usize = 16;
+
+/// With a socket's number in its low half, what the kernel reports of a doorbell in an epoll set, by which no program can mean
+/// anything: 32 random bits, and exactly EPOLLIN.
+const DATUM: u64 = 0xc3a9_71f2 << 32;
+
+/// The socket of an event, if it is of a doorbell.
+#[inline]
+pub(crate) fn rung(data: u64, events: u32) -> Option<u32> {
+    (data & !u64::from(u32::MAX) == DATUM && events == libc::EPOLLIN as u32).then_some(data as u32)
+}
+
+impl Doorbell {
+    /// `None`: the process may have no more descriptors.
+    pub(crate) fn new(granted: Doorbells) -> Option<Doorbell> {
+        let Doorbells { own, peer } = granted;
+        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, set: 0 })
+    }
+
+    pub(crate) fn own(&self) -> c_int {
+        self.own.fd()
+    }
+
+    /// Whether one of both has this number.
+    pub(crate) fn has(&self, fd: c_int) -> bool {
+        [self.own.fd(), self.peer.fd()].contains(&fd)
+    }
+
+    /// Wakes the peer. False: the pipe has no room, which one that is read would have.
+    pub(crate) fn wake_peer(&self) -> bool {
+        write(self.peer.fd())
+    }
+
+    /// Empties the own one, before the look at the ring that counts: the next wake-up is an edge then, on each Linux (from 5.5
+    /// to 5.13 one that does not find the pipe empty is none).
+    pub(crate) fn empty(&self) {
+        let mut bytes = [0u8; 256];
+        for _ in 0..READS {
+            // SAFETY: room of that length; the descriptor does not block.
+            let count = unsafe { real::read(self.own.fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            if count != bytes.len() as isize {
+                break;
+            }
+        }
+    }
+
+    /// In the child of a fork: the set, and what watches the bell there, are its parent's.
+    pub(crate) fn is_inherited(&mut self) {
+        self.set = 0;
+    }
+
+    /// epoll_ctl(2) about the own one, and the socket of this number.
+    pub(crate) fn control(&self, epfd: c_int, operation: c_int, number: u32) -> bool {
+        let mut event =
+            epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: DATUM | u64::from(number) };
+        // SAFETY: an event to read.
+        real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, self.own.fd(), &raw mut event) == 0 })
+    }
+}
+
+fn write(fd: c_int) -> bool {
+    let byte = 0u8;
+    // SAFETY: one byte to read; the descriptor does not block.
+    real::kept_errno(|| unsafe { real::write(fd, (&raw const byte).cast(), 1) == 1 })
+}

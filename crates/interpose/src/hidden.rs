@@ -1,0 +1,177 @@
+//! Descriptors of the library's own, at numbers that no program reaches: above its soft limit (RLIMIT_NOFILE), or from
+//! 1,024 on, where the limit is higher. A program that closes one is told that there is none.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::event::EventfdFlags;
+use rustix::fs::FileType;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+
+use crate::mode;
+use crate::real;
+
+/// The first number where limits allow it: none of these is in an fd_set (select(2)), nor among the numbers that
+/// programs count on.
+const FIRST: u64 = 1024;
+/// The most of them: 1,024 connections have doorbells.
+const MOST: u64 = 2048;
+
+/// A limit that leaves no room above, and is lower, is the program's alone.
+const LEAST: u64 = 256;
+
+/// Numbers are below this.
+const NUMBERS: usize = 1 << 16;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+/// A bit for each number that is one of them. One may be a program's by now, that closed it unseen and made another file.
+static BITS: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// One of them. Dropping it closes it, unless the number is the program's.
+#[derive(Debug)]
+pub(crate) struct Hidden {
+    fd: c_int,
+    file: File,
+}
+
+/// Which file it is.
+type File = (u64, u64);
+
+/// Where they may lie, by the limit of now.
+struct Place {
+    lowest: u64,
+    most: u64,
+    /// The soft limit is to be raised while the number is taken.
+    raises: bool,
+}
+
+impl Place {
+    fn of(limit: &Rlimit) -> Place {
+        let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+        match soft {
+            FIRST.. if soft > FIRST => Place { lowest: FIRST, most: MOST.min(soft / 4), raises: false },
+            _ if hard > soft => Place { lowest: soft, most: MOST.min(hard - soft), raises: true },
+            // A share of what the program may have, unless that is little.
+            LEAST.. => Place { lowest: soft - soft / 4, most: soft / 4, raises: false },
+            _ => Place { lowest: soft, most: 0, raises: false },
+        }
+    }
+}
+
+/// Before the program has threads: the kernel's table of descriptors grows, which costs one that has threads an RCU grace
+/// period (`expand_fdtable`), 6 to 16 ms on Linux 6.18 at HZ=250.
+pub(crate) fn make_room() {
+    if let Ok(low) = rustix::event::eventfd(0, EventfdFlags::CLOEXEC) {
+        drop(hide(low));
+    }
+}
+
+/// Moves a descriptor there. `None`: there is no room, and it is closed.
+pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
+    if mode::is_confined() {
+        return None;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    let Place { lowest, most, raises } = Place::of(&limit);
+    if COUNT.fetch_add(1, Relaxed) >= most {
+        COUNT.fetch_sub(1, Relaxed);
+        return None;
+    }
+    let duplicate = || {
+        let fd = fcntl_dupfd_cloexec(&low, c_int::try_from(lowest).ok()?).ok()?;
+        // One that is beyond is closed.
+        ((fd.as_raw_fd() as usize) < NUMBERS).then_some(fd)
+    };
+    let fd = if raises { with_raised(&limit, most, duplicate) } else { duplicate() };
+    let hidden = fd.and_then(|fd| Some(Hidden { file: file(fd.as_raw_fd())?, fd: fd.into_raw_fd() }));
+    match &hidden {
+        Some(hidden) => mark(hidden.fd, true),
+        None => drop(COUNT.fetch_sub(1, Relaxed)),
+    }
+    hidden
+}
+
+/// Runs with a higher soft limit. One that the program sets meanwhile is kept.
+fn with_raised<T>(limit: &Rlimit, most: u64, run: impl FnOnce() -> Option<T>) -> Option<T> {
+    let raised = Rlimit { current: limit.current.map(|soft| soft + most), maximum: limit.maximum };
+    let before = prlimit(None, Resource::Nofile, raised).ok()?;
+    if before != *limit {
+        // Set since it was asked for.
+        let _ = prlimit(None, Resource::Nofile, before);
+        return None;
+    }
+    let result = run();
+    match prlimit(None, Resource::Nofile, *limit) {
+        Ok(meanwhile) if meanwhile != raised => drop(prlimit(None, Resource::Nofile, meanwhile)),
+        _ => {}
+    }
+    result
+}
+
+fn word(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let place = usize::try_from(fd).ok()?;
+    Some((BITS.get(place / 64)?, 1 << (place % 64)))
+}
+
+fn mark(fd: c_int, hidden: bool) {
+    if let Some((word, bit)) = word(fd) {
+        let _ = if hidden { word.fetch_or(bit, Relaxed) } else { word.fetch_and(!bit, Relaxed) };
+    }
+}
+
+fn file(fd: c_int) -> Option<File> {
+    let about = rustix::fs::fstat(real::borrow(fd)?).ok()?;
+    Some((about.st_dev, about.st_ino))
+}
+
+#[inline]
+fn is_marked(fd: c_int) -> bool {
+    word(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+/// Whether the program is not to know of the number. Each is a pipe; another file is the program's, which closed it unseen.
+#[inline]
+pub(crate) fn is_one(fd: c_int) -> bool {
+    let is_pipe = |fd| {
+        let about = real::borrow(fd).map(rustix::fs::fstat);
+        about.is_some_and(|about| {
+            about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Fifo)
+        })
+    };
+    is_marked(fd) && is_pipe(fd)
+}
+
+/// The program makes a file of its own under that number.
+pub(crate) fn is_taken(fd: c_int) {
+    mark(fd, false);
+}
+
+/// Those between two numbers, by their order.
+pub(crate) fn between(low: c_int, high: c_int) -> impl Iterator<Item = c_int> {
+    let end = if COUNT.load(Relaxed) == 0 { 0 } else { NUMBERS as c_int };
+    (low.max(0)..=high.min(end - 1)).filter(|fd| is_one(*fd))
+}
+
+impl Hidden {
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+}
+
+impl Drop for Hidden {
+    #[allow(unsafe_code)] // close(2)
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Relaxed);
+        if !is_marked(self.fd) {
+            return;
+        }
+        mark(self.fd, false);
+        // A program that closes numbers by system calls of its own may have another file there.
+        if file(self.fd) == Some(self.file) {
+            // SAFETY: it is the file that was put there, and nobody else names it.
+            real::kept_errno(|| unsafe { real::close(self.fd) });
+        }
+    }
+}
