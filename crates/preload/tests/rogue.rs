@@ -1,10 +1,11 @@
-//! A program beside a monitor that says anything: it goes on over TCP.
+//! A program beside a monitor that says anything: it goes on over TCP. And beside one that gives sound memory, and with
+//! it doorbells of any kind.
 //!
 //! What is left out is a grant of sound memory to one end alone: whoever grants a connection its
 //! memory has its bytes (docs/promotion.md, section 7).
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use promote::Reason;
 use promote::client::LOOP_PAGE;
 use promote::wire::{ClientMessage, MonitorMessage, Token};
+use sys::doorbell;
 use sys::memory_file::MemoryFile;
 use sys::packet;
 use testkit::process::{Fosterling, preload_library, role, this_test_as};
@@ -27,6 +29,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SEEDS: u64 = 48;
 const CONNECTIONS: u8 = 12;
 const SIZE: u32 = 8192;
+/// When doorbells block that were sound.
+const LATER: Duration = Duration::from_millis(20);
 
 #[test]
 fn a_program_outlives_what_a_monitor_says() {
@@ -153,7 +157,8 @@ impl Talk {
         if self.random.below(8) > 0 {
             // Mostly it gets as far as offers and their answers.
             let page = loop_page();
-            let welcome = MonitorMessage::Welcome { version: 1, loop_id: 7, segment_size: SIZE };
+            let version = 1 + self.random.below(2) as u32;
+            let welcome = MonitorMessage::Welcome { version, loop_id: 7, segment_size: SIZE };
             let _ = packet::send(client.as_fd(), welcome.encode().as_bytes(), &[page.writable.as_fd()]);
         }
         while left > 0 && !ended.load(Ordering::Relaxed) {
@@ -200,7 +205,7 @@ impl Talk {
                     peer_loop: self.random.next() as u32,
                     segment_size: SIZE,
                 },
-                3,
+                3 + 2 * self.random.below(2),
             ),
         };
         let mut bytes = message.encode().as_bytes().to_vec();
@@ -208,7 +213,7 @@ impl Talk {
         if spoilt {
             self.spoil(&mut bytes);
         }
-        let count = if self.random.below(8) == 0 { self.random.below(4) } else { count };
+        let count = if self.random.below(8) == 0 { self.random.below(7) } else { count };
         let descriptors = self.descriptors(count);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         if packet::send(client.as_fd(), &bytes, &descriptors).is_ok() {
@@ -251,6 +256,7 @@ impl Talk {
             match (sound, place, self.random.below(8)) {
                 (true, 0, _) => segment().writable,
                 (true, 1, _) => segment().read_only,
+                (true, 3.., _) => one_doorbell(),
                 (true, ..) => loop_page().read_only,
                 (_, _, 0) => File::open("/dev/null").unwrap().into(),
                 (_, _, 1) => UdpSocket::bind("127.0.0.1:0").unwrap().into(),
@@ -269,6 +275,206 @@ impl Talk {
         };
         (0..count).map(&mut descriptor).collect()
     }
+}
+
+/// What a monitor gives with sound memory, to both ends of each connection.
+#[derive(Clone, Copy, Debug)]
+enum Given {
+    Sound,
+    None,
+    /// One description for both ends.
+    Shared,
+    /// One end's for each other.
+    Swapped,
+    /// The monitor keeps them, and lets them block and fills them afterwards.
+    BlockLater,
+    OneAlone,
+    Files,
+    /// The two sides of a pipe.
+    Sides,
+    Block,
+    ThreeDoorbells,
+}
+
+impl Given {
+    const ALL: [Given; 10] = [
+        Given::Sound,
+        Given::None,
+        Given::Shared,
+        Given::Swapped,
+        Given::BlockLater,
+        Given::OneAlone,
+        Given::Files,
+        Given::Sides,
+        Given::Block,
+        Given::ThreeDoorbells,
+    ];
+
+    /// Whether connections with them are promoted.
+    fn are_taken(self) -> bool {
+        matches!(self, Given::Sound | Given::None | Given::Shared | Given::Swapped | Given::BlockLater)
+    }
+
+    /// Whether a connection with them may hang: its monitor is trusted with that.
+    fn may_hang(self) -> bool {
+        matches!(self, Given::Swapped | Given::BlockLater)
+    }
+
+    /// For the two ends of a connection.
+    fn make(self) -> [Vec<OwnedFd>; 2] {
+        let [[own, other_peer], [other, peer]] = [0, 1].map(|_| doorbell::create().unwrap());
+        let null = || OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+        match self {
+            Given::None => [vec![], vec![]],
+            Given::Sound | Given::BlockLater => [vec![own, peer], vec![other, other_peer]],
+            Given::Shared => {
+                let [one, two] = [&own, &other].map(|bell| bell.try_clone().unwrap());
+                [vec![own, two], vec![other, one]]
+            }
+            Given::Swapped => [vec![peer, own], vec![other, other_peer]],
+            Given::OneAlone => [vec![own], vec![other]],
+            Given::Files => {
+                let files = || (0..2).map(|_| set_nonblocking(null().into(), true)).collect();
+                [files(), files()]
+            }
+            Given::Sides => {
+                let sides = || {
+                    let (reader, writer) = std::io::pipe().unwrap();
+                    vec![set_nonblocking(reader.into(), true), set_nonblocking(writer.into(), true)]
+                };
+                [sides(), sides()]
+            }
+            Given::Block => {
+                [vec![set_nonblocking(own, false), peer], vec![other, set_nonblocking(other_peer, false)]]
+            }
+            Given::ThreeDoorbells => {
+                let more = || doorbell::create().unwrap();
+                let ([one, _], [two, _]) = (more(), more());
+                [vec![own, peer, one], vec![other, other_peer, two]]
+            }
+        }
+    }
+}
+
+fn set_nonblocking(fd: OwnedFd, on: bool) -> OwnedFd {
+    sys::file::set_nonblocking(fd.as_fd(), on).unwrap();
+    fd
+}
+
+/// A monitor that grants all connections that one client has with itself, with these doorbells, for as long as it likes.
+fn grants(listener: &OwnedFd, given: Given, ended: &AtomicBool) {
+    let mut waiting: Vec<(u64, TcpStream)> = Vec::new();
+    let (mut kept, mut open) = (Vec::new(), Vec::new());
+    let mut client = None;
+    while !ended.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_micros(100));
+        for (_, bell) in kept.extract_if(.., |(since, _): &mut (Instant, OwnedFd)| since.elapsed() > LATER) {
+            while rustix::io::write(&bell, &[0; 4096]).is_ok() {}
+            open.push(set_nonblocking(bell, false));
+        }
+        if let Ok(new) = packet::accept(listener.as_fd()) {
+            let page = loop_page();
+            let welcome = MonitorMessage::Welcome { version: 2, loop_id: 7, segment_size: SIZE };
+            packet::send(new.as_fd(), welcome.encode().as_bytes(), &[page.writable.as_fd()]).unwrap();
+            waiting.clear();
+            client = Some((new, page));
+        }
+        let Some((client, page)) = &client else { continue };
+        let mut bytes = [0; 256];
+        let Ok(mut received) = packet::receive(client.as_fd(), &mut bytes) else { continue };
+        let Ok(ClientMessage::Offer { token }) = ClientMessage::decode(&bytes[..received.len]) else {
+            continue;
+        };
+        let end = TcpStream::from(received.descriptors[0].take().unwrap());
+        let is_mate = |(_, other): &(u64, TcpStream)| {
+            other.local_addr().ok() == end.peer_addr().ok() && other.peer_addr().ok() == end.local_addr().ok()
+        };
+        let Some(place) = waiting.iter().position(is_mate) else {
+            waiting.push((token.get(), end));
+            continue;
+        };
+        let (segments, of_both) = ([segment(), segment()], given.make());
+        for (own, token) in [waiting.swap_remove(place).0, token.get()].into_iter().enumerate() {
+            let message =
+                MonitorMessage::Grant { token: Token::new(token).unwrap(), peer_loop: 7, segment_size: SIZE };
+            let memory =
+                [&segments[own].writable, &segments[1 - own].read_only, &page.read_only].map(AsFd::as_fd);
+            let mut descriptors = memory.to_vec();
+            descriptors.extend(of_both[own].iter().map(AsFd::as_fd));
+            // It may have left.
+            let _ = packet::send(client.as_fd(), message.encode().as_bytes(), &descriptors);
+        }
+        if matches!(given, Given::BlockLater) {
+            kept.extend(of_both.into_iter().flatten().map(|bell| (Instant::now(), bell)));
+        }
+    }
+}
+
+#[test]
+fn a_program_outlives_what_doorbells_a_monitor_gives() {
+    const NAME: &str = "a_program_outlives_what_doorbells_a_monitor_gives";
+    if role().is_some() {
+        return converse();
+    }
+    let room = tempfile::tempdir().unwrap();
+    for given in Given::ALL {
+        let [path, log] = ["monitor", "log"].map(|kind| room.path().join(format!("{given:?}.{kind}")));
+        let listener = packet::listen(&path, 16).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = ended.clone();
+        let monitor = std::thread::spawn(move || grants(&listener, given, &ends));
+        let mut command: Command = this_test_as(NAME, "victim");
+        command.env("LD_PRELOAD", preload_library()).env("MEGAPIPE_PROMOTE", "eager");
+        command.env("MEGAPIPE_SPIN", "0").env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", &log);
+        command.env("MEGAPIPE_MONITOR", &path).stdout(Stdio::null());
+        let mut victim = Fosterling::start(&mut command);
+        let (began, limit) = (Instant::now(), if given.may_hang() { Duration::from_secs(2) } else { LIMIT });
+        let status = loop {
+            match victim.child().try_wait().expect("a child") {
+                None if began.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
+                status => break status,
+            }
+        };
+        ended.store(true, Ordering::Relaxed);
+        monitor.join().unwrap();
+        let Some(status) = status else {
+            assert!(given.may_hang(), "{given:?}: the program hangs");
+            victim.kill();
+            continue;
+        };
+        assert!(status.success(), "{given:?}: {status}");
+        let log = std::fs::read_to_string(&log).unwrap();
+        let is_promoted = !log.contains(" 0 promoted");
+        // Those that block later may do so before they are looked at.
+        assert!(is_promoted == given.are_taken() || given.may_hang(), "{given:?}: {log}");
+    }
+}
+
+/// What the program does there: a connection to itself whose ends sleep for each other, until it is promoted and beyond.
+fn converse() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut server = listener.accept().unwrap().0;
+    let server = std::thread::spawn(move || {
+        let mut byte = [0];
+        while server.read(&mut byte).unwrap() > 0 {
+            std::thread::sleep(Duration::from_micros(300));
+            server.write_all(&byte).unwrap();
+        }
+    });
+    for byte in (0..=255).cycle().take(300) {
+        stream.write_all(&[byte]).unwrap();
+        let mut back = [0];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, [byte]);
+    }
+    drop(stream);
+    server.join().unwrap();
+}
+
+fn one_doorbell() -> OwnedFd {
+    let [doorbell, _] = doorbell::create().unwrap();
+    doorbell
 }
 
 fn segment() -> MemoryFile {
