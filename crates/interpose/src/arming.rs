@@ -35,7 +35,7 @@ impl Promoted {
     pub(crate) fn rings_doorbell(&mut self) -> bool {
         let rang = self.doorbell.as_ref().is_some_and(|bell| !mode::is_confined() && bell.wake_peer());
         if rang {
-            self.connection.rang(&self.other, false);
+            self.connection.rang_doorbell(&self.other);
         }
         rang
     }

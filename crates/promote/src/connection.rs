@@ -187,6 +187,12 @@ impl Connection {
         self.machine.wants_wake_up(&other.page)
     }
 
+    /// As [`Machine::rang_doorbell`].
+    #[inline]
+    pub fn rang_doorbell(&mut self, other: &OtherLoop) {
+        self.machine.rang_doorbell(&other.page);
+    }
+
     /// As [`Machine::rang`].
     pub fn rang(&mut self, other: &OtherLoop, taken: bool) {
         self.machine.rang(&other.page, taken);

@@ -345,6 +345,12 @@ impl Machine {
         }
     }
 
+    /// See [`Self::wants_wake_up`]: the doorbell has a byte more.
+    #[inline]
+    pub fn rang_doorbell(&mut self, other: &ring::PeerLoop) {
+        self.end.sender.rang(other, false);
+    }
+
     /// See [`ring::Sender::lies_unseen`].
     pub fn lies_unseen(&mut self) -> bool {
         self.end.sender.lies_unseen()
