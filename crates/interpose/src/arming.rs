@@ -2,10 +2,12 @@
 //! it looks by itself.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
 
+use crate::doorbell::Doorbell;
 use crate::kernel;
 use crate::mode;
 use crate::receive;
@@ -53,15 +55,22 @@ impl Promoted {
     /// What wakes the set that it is in.
     #[inline]
     pub(crate) fn wake_up_in_set(&self) -> WakeUp {
-        let watched = self.doorbell.as_ref().is_some_and(|bell| bell.set != 0);
+        let watches = |bell: &Doorbell| bell.set != 0 && bell.is_member && bell.own().is_some();
+        let watched = self.doorbell.as_ref().is_some_and(watches);
         if watched && self.has_one_waiter() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
 
     /// The doorbell that a thread which is about to sleep on it alone watches beside the socket.
     #[inline]
-    pub(crate) fn doorbell_to_sleep_by(&self) -> Option<c_int> {
-        let bell = self.doorbell.as_ref()?;
-        (bell.set == 0 && self.listed_in == 0 && self.has_one_waiter()).then(|| bell.own())
+    pub(crate) fn doorbell_to_sleep_by(&mut self) -> Option<c_int> {
+        if self.listed_in != 0 || !self.has_one_waiter() {
+            return None;
+        }
+        if self.doorbell.as_ref()?.set != 0 {
+            // It was in a set before.
+            self.forsakes_doorbell();
+        }
+        self.doorbell.as_ref()?.own()
     }
 
     /// Whether a wake-up that was asked for comes by the doorbell, which only a wait of ours watches.
@@ -84,6 +93,7 @@ impl Promoted {
     /// The waits of a set watch its doorbell from here on. `number`: the socket's.
     pub(crate) fn is_watched_in(&mut self, set: u32, number: u32) {
         let Some(bell) = &mut self.doorbell else { return };
+        bell.is_member = true;
         if bell.set == set + 1 {
             return;
         }
@@ -92,10 +102,22 @@ impl Promoted {
         }
         let Some(bell) = &mut self.doorbell else { return };
         if bell.control(sets::at(set).epfd(), libc::EPOLL_CTL_ADD, number) {
-            bell.set = set + 1;
+            (bell.set, bell.is_member) = (set + 1, true);
+            // From here on the kernel may report what no program asked for, also when no member is promoted any more.
+            sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
         // Its sleeper is named anew, with what wakes it.
         self.asks_over_tcp();
+    }
+
+    /// It is no member of that set any more, which may go on to watch the doorbell.
+    pub(crate) fn leaves_set(&mut self) {
+        if let Some(bell) = &mut self.doorbell {
+            bell.is_member = false;
+        }
+        if self.is_armed_by_doorbell() {
+            self.asks_over_tcp();
+        }
     }
 
     /// Nobody watches its doorbell any more; wake-ups come over TCP until somebody does.
@@ -119,7 +141,9 @@ impl Promoted {
     /// From here on another process has it, too: what announces bytes lies in the kernel, for whoever reads or closes it.
     /// True: its doorbell may have announced some, which the other process may take from the set.
     pub(crate) fn is_about_to_fork(&mut self) -> bool {
-        let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.hot);
+        // A sleeper that is named may be named with the doorbell.
+        let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
+        self.waits_for_ever = false;
         if asked {
             self.asks_over_tcp();
         }

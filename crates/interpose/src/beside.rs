@@ -8,6 +8,7 @@ use std::slice::from_raw_parts_mut;
 use libc::{pollfd, sigset_t, timespec};
 
 use crate::buffer::Room;
+use crate::hidden;
 use crate::real;
 
 pub(crate) struct Beside {
@@ -72,6 +73,12 @@ impl Beside {
             entries.iter_mut().for_each(|entry| entry.revents = 0);
             return found;
         }
+        for entry in &self.entries()[fds.len()..] {
+            if entry.revents & libc::POLLNVAL != 0 {
+                // The program has closed it unseen.
+                hidden::is_taken(entry.fd);
+            }
+        }
         let asked = &self.entries()[..fds.len()];
         fds.iter_mut().zip(asked).for_each(|(fd, entry)| fd.revents = entry.revents);
         asked.iter().filter(|entry| entry.revents != 0).count() as c_int
@@ -85,6 +92,6 @@ impl Beside {
             return None;
         }
         self.passed += 1;
-        Some(entry.revents != 0)
+        Some(entry.revents & libc::POLLIN != 0)
     }
 }

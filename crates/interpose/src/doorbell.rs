@@ -18,6 +18,8 @@ pub(crate) struct Doorbell {
     peer: Hidden,
     /// The epoll set that watches the own one, by edges: its number, and 1; 0: none.
     pub(crate) set: u32,
+    /// The socket is a member of that set: one that was taken out may be put in again.
+    pub(crate) is_member: bool,
 }
 
 /// Reads of one emptying: a page. A peer that writes more has its own connection woken in vain.
@@ -37,16 +39,17 @@ impl Doorbell {
     /// `None`: the process may have no more descriptors.
     pub(crate) fn new(granted: Doorbells) -> Option<Doorbell> {
         let Doorbells { own, peer } = granted;
-        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, set: 0 })
+        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, set: 0, is_member: false })
     }
 
-    pub(crate) fn own(&self) -> c_int {
-        self.own.fd()
+    /// The own one, if no file of the program's is at its number.
+    pub(crate) fn own(&self) -> Option<c_int> {
+        Some(self.own.fd()).filter(|fd| *fd >= 0)
     }
 
     /// Whether one of both has this number.
     pub(crate) fn has(&self, fd: c_int) -> bool {
-        [self.own.fd(), self.peer.fd()].contains(&fd)
+        fd >= 0 && [self.own.fd(), self.peer.fd()].contains(&fd)
     }
 
     /// Wakes the peer. False: the pipe has no room, which one that is read would have.

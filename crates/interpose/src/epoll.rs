@@ -183,6 +183,10 @@ pub(crate) unsafe fn wait(
                 Err(_) if told == 0 => break -1,
                 Err(_) => {}
             }
+            if std::mem::take(&mut inner.rang) && told == 0 {
+                // One that asks once is told of what a doorbell announced.
+                told = inner.collect(fd, room, false);
+            }
             if told == 0 && share == 0 {
                 continue;
             }

@@ -155,8 +155,9 @@ pub(crate) fn between(low: c_int, high: c_int) -> impl Iterator<Item = c_int> {
 }
 
 impl Hidden {
+    /// Its number; -1: the program has taken that.
     pub(crate) fn fd(&self) -> c_int {
-        self.fd
+        if is_marked(self.fd) { self.fd } else { -1 }
     }
 }
 
@@ -164,12 +165,9 @@ impl Drop for Hidden {
     #[allow(unsafe_code)] // close(2)
     fn drop(&mut self) {
         COUNT.fetch_sub(1, Relaxed);
-        if !is_marked(self.fd) {
-            return;
-        }
-        mark(self.fd, false);
         // A program that closes numbers by system calls of its own may have another file there.
-        if file(self.fd) == Some(self.file) {
+        if is_marked(self.fd) && file(self.fd) == Some(self.file) {
+            mark(self.fd, false);
             // SAFETY: it is the file that was put there, and nobody else names it.
             real::kept_errno(|| unsafe { real::close(self.fd) });
         }

@@ -13,6 +13,7 @@ use rustix::net::RecvFlags;
 
 use crate::buffer::Room;
 use crate::clock::{self, Instant};
+use crate::hidden;
 use crate::memory::{Pieces, VECTOR};
 use crate::real;
 use crate::signals;
@@ -226,7 +227,13 @@ pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) ->
     // SAFETY: two entries, and a time or null.
     match unsafe { real::ppoll(both.as_mut_ptr(), 2, left, std::ptr::null()) } {
         0 => Err(libc::EAGAIN),
-        1.. => Ok(Woken { by_kernel: both[0].revents != 0, by_doorbell: both[1].revents != 0 }),
+        1.. => {
+            if both[1].revents & libc::POLLNVAL != 0 {
+                // The program has closed it unseen.
+                hidden::is_taken(doorbell);
+            }
+            Ok(Woken { by_kernel: both[0].revents != 0, by_doorbell: both[1].revents & libc::POLLIN != 0 })
+        }
         // RLIMIT_NOFILE is 1 or 0.
         _ if real::errno() == libc::EINVAL => {
             let _ = wait_for(fd, libc::POLLIN, Some(clock::now() + Duration::from_millis(1)));

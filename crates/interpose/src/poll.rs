@@ -318,7 +318,7 @@ fn are_awake<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> u64 {
         };
         let mut inner = socket.lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
-        let own = promoted.doorbell.as_ref().map(Doorbell::own);
+        let own = promoted.doorbell.as_ref().and_then(Doorbell::own);
         let rung = own.zip(beside.as_mut()).and_then(|(own, beside)| beside.is_rung(own)) == Some(true);
         promoted.is_awake(rung);
         if said || rung {

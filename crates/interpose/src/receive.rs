@@ -97,6 +97,7 @@ pub(crate) fn receive_some(
     let dissolved_before = socket.dissolved.load(Relaxed);
     let mut asked = false;
     let mut overdue = false;
+    let mut flags_asked = false;
     let blocks = socket.blocks(flags);
     let mut looks_first = blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
     loop {
@@ -111,7 +112,8 @@ pub(crate) fn receive_some(
         if let Some((slept, rung, had_no_limit)) = slept.take() {
             slept.end(promoted.connection.peer_woke_at());
             promoted.is_awake(rung);
-            promoted.waits_for_ever |= had_no_limit == Some(promoted.limits_set);
+            promoted.waits_for_ever |=
+                had_no_limit == Some(promoted.limits_set) && !promoted.connection.is_shared();
         }
         let looks = std::mem::take(&mut looks_first);
         if looks && sets == 0 && promoted.shown <= promoted.connection.taken() {
@@ -236,6 +238,11 @@ pub(crate) fn receive_some(
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
+        if doorbell.is_some() && !std::mem::replace(&mut flags_asked, true) && kernel::is_nonblocking(fd) {
+            // O_NONBLOCK was set where nobody saw it, which poll(2) does not tell.
+            waiters::nonblocking(socket, true);
+            return Some(Err(failed(socket, libc::EAGAIN, told)));
+        }
         let begun = Sleep::begin();
         let mut had_no_limit = None;
         let waited = match (doorbell, until) {

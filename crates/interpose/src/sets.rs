@@ -106,6 +106,8 @@ pub(crate) struct Inner {
     kernels_turn: bool,
     /// [`Inner::called_at`].
     called_at: u64,
+    /// A doorbell woke it: a look at the list is due.
+    pub(crate) rang: bool,
     /// The peer of one of its sockets may wait unseen: see [`UNSEEN_FOR`](crate::waiters::UNSEEN_FOR).
     pub(crate) unseen: bool,
 }

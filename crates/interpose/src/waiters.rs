@@ -113,7 +113,8 @@ impl Promoted {
     /// The program may wait in another way from now on, where nobody sees it.
     pub(crate) fn waits_anew(&mut self) {
         self.waiters = Waiters::default();
-        if self.listed_in == 0 && !self.armed && self.arm().unwrap_or(true) {
+        let asks_who_waits = self.armed && !self.is_armed_by_doorbell();
+        if self.listed_in == 0 && !asks_who_waits && self.arm().unwrap_or(true) {
             // What is here it reads first; a bell comes for what follows.
             self.stale = false;
             self.armed = !self.connection.arm_for_more(WakeUp::Tcp).unwrap_or(true);

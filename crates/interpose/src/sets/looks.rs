@@ -10,7 +10,7 @@ use ring::layout::NO_SLEEPER;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
 use crate::clock::Instant;
-use crate::doorbell;
+use crate::doorbell::{self, Doorbell};
 use crate::kernel;
 use crate::pages;
 use crate::real;
@@ -230,7 +230,11 @@ impl Inner {
         let mut guard = sockets::at(number).lock_alone();
         let is_member = guard.interest.set == self.number + 1;
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
-        let Some(bell) = &promoted.doorbell else { return };
+        let here = self.number + 1;
+        // Another set that has it by now waits for the edge. In a forked process the set is its parent's, too.
+        let is_ours = |bell: &&Doorbell| bell.set == here || promoted.inherited;
+        let Some(bell) = promoted.doorbell.as_ref().filter(is_ours) else { return };
+        self.rang = true;
         real::kept_errno(|| bell.empty());
         self.called_at = promoted.connection.peer_woke_at();
         promoted.stale |= promoted.armed;

@@ -80,7 +80,7 @@ impl Inner {
                     self.list(number, promoted);
                 }
             }
-            Some(_) => {}
+            Some(promoted) => promoted.leaves_set(),
         }
         if listed_in != 0 {
             // What woke that set for all of its connections may be in this one, and no longer wakes it.
