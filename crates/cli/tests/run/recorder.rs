@@ -138,7 +138,10 @@ fn haproxy_is_ended_by_a_signal() {
     let place = Place::new("haproxy");
     let _monitor = place.monitor();
     let backend = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let front = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A free port, at an address that no other test uses: nobody else takes it before HAProxy does.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = std::net::Ipv4Addr::new(127, 81, high, low);
+    let front = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
     let config = format!(
         "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n timeout connect 10s\nlisten l\n bind {front}\n \
          server s {}\n",
