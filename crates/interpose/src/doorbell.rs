@@ -23,7 +23,7 @@ pub(crate) struct Doorbell {
 }
 
 /// Reads of one emptying: a page. A peer that writes more has its own connection woken in vain.
-const READS: usize = 16;
+const READS: usize = 64;
 
 /// With a socket's number in its low half, what the kernel reports of a doorbell in an epoll set, by which no program can mean
 /// anything: 32 random bits, and exactly EPOLLIN.
@@ -60,7 +60,7 @@ impl Doorbell {
     /// Empties the own one, before the look at the ring that counts: the next wake-up is an edge then, on each Linux (from 5.5
     /// to 5.13 one that does not find the pipe empty is none).
     pub(crate) fn empty(&self) {
-        let mut bytes = [0u8; 256];
+        let mut bytes = [0u8; 64];
         for _ in 0..READS {
             // SAFETY: room of that length; the descriptor does not block.
             let count = unsafe { real::read(self.own.fd(), bytes.as_mut_ptr().cast(), bytes.len()) };

@@ -11,7 +11,7 @@ use ring::Front;
 use ring::WakeUp;
 
 use crate::call_limit::CallLimit;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::memory::{Pieces, piece};
@@ -238,20 +238,18 @@ pub(crate) fn receive_some(
             return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
-        if doorbell.is_some() && !std::mem::replace(&mut flags_asked, true) && kernel::is_nonblocking(fd) {
-            // O_NONBLOCK was set where nobody saw it, which poll(2) does not tell.
-            waiters::nonblocking(socket, true);
+        if doorbell.is_some() && became_nonblocking(socket, fd, &mut flags_asked) {
             return Some(Err(failed(socket, libc::EAGAIN, told)));
         }
         let begun = Sleep::begin();
         let mut had_no_limit = None;
         let waited = match (doorbell, until) {
             (Some(doorbell), _) => {
-                let soon = (unseen && !overdue).then(|| clock::now() + UNSEEN_FOR);
                 let limit = if waits_for_ever { None } else { limit.until(fd) };
                 had_no_limit = limit.is_none().then_some(limits_set);
-                let waited = kernel::wait_beside(fd, doorbell, [limit, soon].into_iter().flatten().min());
-                overdue |= waited == Err(libc::EAGAIN) && soon.is_some();
+                let soon = unseen && !overdue;
+                let waited = sleep_beside(fd, doorbell, limit, soon);
+                overdue |= waited == Err(libc::EAGAIN) && soon;
                 asked = waited.is_ok_and(|woken| woken.by_kernel);
                 waited.map(|woken| woken.by_doorbell)
             }
@@ -271,6 +269,26 @@ pub(crate) fn receive_some(
             return Some(Err(failed(socket, errno, told)));
         }
     }
+}
+
+/// Whether O_NONBLOCK was set where nobody saw it, which poll(2) does not tell: asked once a call.
+fn became_nonblocking(socket: &Socket, fd: c_int, asked: &mut bool) -> bool {
+    let became = !std::mem::replace(asked, true) && kernel::is_nonblocking(fd);
+    if became {
+        waiters::nonblocking(socket, true);
+    }
+    became
+}
+
+/// Sleeps until the limit; `soon`: for [`UNSEEN_FOR`] at most.
+fn sleep_beside(
+    fd: c_int,
+    doorbell: c_int,
+    limit: Option<Instant>,
+    soon: bool,
+) -> Result<kernel::Woken, i32> {
+    let soon = soon.then(|| clock::now() + UNSEEN_FOR);
+    kernel::wait_beside(fd, doorbell, [limit, soon].into_iter().flatten().min())
 }
 
 /// The kernel, which tells an error of the connection once, failed a wait. A call that tells what it took before
