@@ -43,13 +43,13 @@ impl Promoted {
     }
 
     /// Whether nobody waits for it but one thread of this process, as far as is seen.
-    fn has_one_waiter(&self) -> bool {
-        !self.shown_in_kernel
-            && self.slept_by == 0
-            && !self.inherited
-            && !self.connection.is_held_elsewhere()
-            && !self.connection.has_several_users()
-            && !mode::is_confined()
+    pub(crate) fn has_one_waiter(&self) -> bool {
+        !self.shown_in_kernel && self.slept_by == 0 && !self.inherited && !self.connection.has_several_users()
+    }
+
+    /// Whether that one may be woken by the doorbell.
+    fn may_have_doorbell(&self) -> bool {
+        self.has_one_waiter() && !self.connection.is_held_elsewhere() && !mode::is_confined()
     }
 
     /// What wakes the set that it is in.
@@ -57,13 +57,13 @@ impl Promoted {
     pub(crate) fn wake_up_in_set(&self) -> WakeUp {
         let watches = |bell: &Doorbell| bell.set != 0 && bell.is_member && bell.own().is_some();
         let watched = self.doorbell.as_ref().is_some_and(watches);
-        if watched && self.has_one_waiter() { WakeUp::Doorbell } else { WakeUp::Tcp }
+        if watched && self.may_have_doorbell() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
 
     /// The doorbell that a thread which is about to sleep on it alone watches beside the socket.
     #[inline]
     pub(crate) fn doorbell_to_sleep_by(&mut self) -> Option<c_int> {
-        if self.listed_in != 0 || !self.has_one_waiter() {
+        if self.listed_in != 0 || !self.may_have_doorbell() {
             return None;
         }
         if self.doorbell.as_ref()?.set != 0 {
@@ -102,7 +102,7 @@ impl Promoted {
         }
         let Some(bell) = &mut self.doorbell else { return };
         if bell.control(sets::at(set).epfd(), libc::EPOLL_CTL_ADD, number) {
-            (bell.set, bell.is_member) = (set + 1, true);
+            bell.set = set + 1;
             // From here on the kernel may report what no program asked for, also when no member is promoted any more.
             sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
@@ -122,20 +122,20 @@ impl Promoted {
 
     /// Nobody watches its doorbell any more; wake-ups come over TCP until somebody does.
     pub(crate) fn forsakes_doorbell(&mut self) {
-        let Some(bell) = &mut self.doorbell else { return };
-        if bell.set == 0 {
+        let set = self.doorbell.as_ref().map_or(0, |bell| bell.set);
+        if set == 0 {
             if self.is_armed_by_doorbell() {
                 self.asks_over_tcp();
             }
             return;
         }
-        let set = std::mem::take(&mut bell.set) - 1;
         self.asks_over_tcp();
-        if let Some(bell) = &self.doorbell {
-            bell.control(sets::at(set).epfd(), libc::EPOLL_CTL_DEL, 0);
+        self.unwatches_doorbell();
+        if let Some(bell) = &mut self.doorbell {
+            bell.set = 0;
         }
         // An edge that it had not seen went with it.
-        sets::at(set).disturb();
+        sets::at(set - 1).disturb();
     }
 
     /// From here on another process has it, too: what announces bytes lies in the kernel, for whoever reads or closes it.

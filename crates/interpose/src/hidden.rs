@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::event::EventfdFlags;
-use rustix::fs::FileType;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
@@ -131,16 +130,11 @@ fn is_marked(fd: c_int) -> bool {
     word(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// Whether the program is not to know of the number. Each is a pipe; another file is the program's, which closed it unseen.
+/// Whether the program is not to know of the number. Each is a doorbell; another file is the program's, which
+/// closed it unseen.
 #[inline]
 pub(crate) fn is_one(fd: c_int) -> bool {
-    let is_pipe = |fd| {
-        let about = real::borrow(fd).map(rustix::fs::fstat);
-        about.is_some_and(|about| {
-            about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Fifo)
-        })
-    };
-    is_marked(fd) && is_pipe(fd)
+    is_marked(fd) && real::borrow(fd).is_some_and(sys::doorbell::check)
 }
 
 /// The program makes a file of its own under that number.

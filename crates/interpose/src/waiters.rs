@@ -132,10 +132,7 @@ impl Promoted {
             && !ARMS_ALWAYS.load(Relaxed)
             && self.listed_in == 0
             && self.sleeper == NO_SLEEPER
-            && self.slept_by == 0
-            && !self.shown_in_kernel
-            && !self.inherited
-            && !self.connection.has_several_users()
+            && self.has_one_waiter()
     }
 }
 

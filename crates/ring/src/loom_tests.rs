@@ -165,15 +165,16 @@ fn loom_head_travels_with_the_answer() {
     });
 }
 
-/// Wakes the receiver if it waits, by its doorbell or over TCP.
-fn wake(sender: &mut Sender, peer_loop: &PeerLoop, doorbell: &Kernel, kernel: &Kernel) {
+/// Wakes the receiver if it waits, by its doorbell or over TCP: one queue that is slept on stands for both, and a byte of the
+/// doorbell is 1.
+fn wake(sender: &mut Sender, peer_loop: &PeerLoop, both: &Kernel) {
     match sender.wants_wake_up(peer_loop) {
         Some(WakeUp::Doorbell) => {
-            doorbell.send(0);
+            both.send(1);
             sender.rang(peer_loop, false);
         }
         Some(WakeUp::Tcp) => {
-            kernel.send(0);
+            both.send(0);
             sender.rang(peer_loop, true);
         }
         None => {}
@@ -186,7 +187,6 @@ fn wake(sender: &mut Sender, peer_loop: &PeerLoop, doorbell: &Kernel, kernel: &K
 fn loom_armed_receiver_is_woken_by_its_doorbell() {
     check(3, || {
         let (mut sender, mut receiver) = ring_direction();
-        // One queue that is slept on stands for both; doorbell bytes are 1.
         let both = Arc::new(Kernel::default());
         let peer_loop = PeerLoop::of(PageMemory::model());
         let writer = thread::spawn({
@@ -194,17 +194,7 @@ fn loom_armed_receiver_is_woken_by_its_doorbell() {
             move || {
                 for byte in [1, 2] {
                     assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-                    match sender.wants_wake_up(&peer_loop) {
-                        Some(WakeUp::Doorbell) => {
-                            both.send(1);
-                            sender.rang(&peer_loop, false);
-                        }
-                        Some(WakeUp::Tcp) => {
-                            both.send(0);
-                            sender.rang(&peer_loop, true);
-                        }
-                        None => {}
-                    }
+                    wake(&mut sender, &peer_loop, &both);
                 }
             }
         });
@@ -359,7 +349,7 @@ fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
         move || {
             for mut sender in senders {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                wake(&mut sender, &peer_loop, &kernel, &kernel);
+                wake(&mut sender, &peer_loop, &kernel);
             }
         }
     };

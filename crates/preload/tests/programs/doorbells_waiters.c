@@ -191,6 +191,17 @@ static void take_numbers(int own)
 }
 
 /* What was announced to a set before it changes in that way is there after. */
+/* A child that waits in the set of its parent. */
+static pid_t waits_in_child(void)
+{
+    pid_t child = NEED(fork());
+    if (child == 0) {
+        struct epoll_event event;
+        _exit(epoll_wait(set, &event, 1, 5000) == 1 ? 7 : 8);
+    }
+    return child;
+}
+
 static void changed(void)
 {
     struct epoll_event event;
@@ -254,16 +265,12 @@ static void changed(void)
     NEED(add(set, pair.server, EPOLLIN, 1));
     announce();
     /* In the child the set is its parent's, and so is what announced the message. */
-    pid_t child = NEED(fork());
-    if (child == 0)
-        _exit(epoll_wait(set, &event, 1, 5000) == 1 ? 7 : 8);
+    pid_t child = waits_in_child();
     status_of(child);
     say("the parent: %d", epoll_wait(set, &event, 1, 5000));
     NEED(recv(pair.server, &byte, 1, 0));
     rest();
-    child = NEED(fork());
-    if (child == 0)
-        _exit(epoll_wait(set, &event, 1, 5000) == 1 ? 7 : 8);
+    child = waits_in_child();
     pause_ms(20);
     send_all(pair.client, "a", 1);
     status_of(child);
@@ -271,9 +278,7 @@ static void changed(void)
     NEED(recv(pair.server, &byte, 1, 0));
     rest();
     /* Both sleep, the child first. */
-    child = NEED(fork());
-    if (child == 0)
-        _exit(epoll_wait(set, &event, 1, 5000) == 1 ? 7 : 8);
+    child = waits_in_child();
     pause_ms(20);
     a = begin(waits, &first);
     send_all(pair.client, "a", 1);
