@@ -78,6 +78,18 @@ static ssize_t refused(int which, int fd)
 
 static void interrupts(int signal) { (void)signal; }
 
+/* A signal that falls into a call that does not wait may end it all the same: of no bytes with WAITALL Linux' own call
+ * does now and then. One that waits is ended by each. */
+static ssize_t receive_surely(int call, int fd, size_t length, int flag)
+{
+    ssize_t result;
+    int tries = length == 0 && (flag & MSG_WAITALL) ? 5 : 1;
+    do
+        result = receive(call, fd, length, flag);
+    while (result < 0 && errno == EINTR && --tries > 0);
+    return result;
+}
+
 static void has_come_to(const char *state, const char *what, size_t length, const char *flag, ssize_t result)
 {
     if (result < 0 && errno == EINTR)
@@ -134,7 +146,7 @@ static void walk(const char *state, struct pair pair, bool unread)
                     errno = error;
                     has_come_to(state, "refused", call - CALLS, "0", result);
                 } else {
-                    ssize_t result = receive(call, fd, lengths[length], flags[flag].flags);
+                    ssize_t result = receive_surely(call, fd, lengths[length], flags[flag].flags);
                     int error = errno;
                     NEED(setitimer(ITIMER_REAL, &never, NULL));
                     errno = error;
