@@ -17,7 +17,6 @@ use crate::sockets::{self, State};
 use crate::spin::{Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
-use crate::waiters::UNSEEN_FOR;
 
 /// How long a wait may take.
 #[derive(Clone, Copy)]
@@ -160,7 +159,7 @@ pub(crate) unsafe fn wait(
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
     let mut slept = false;
-    let mut overdue = false;
+    let mut overdue = Duration::ZERO;
     let handled = signals::handled();
     let mut inner = set.lock();
     inner.enter();
@@ -209,7 +208,8 @@ pub(crate) unsafe fn wait(
         if !inner.go_to_sleep(fd, overdue) {
             continue;
         }
-        let soon = inner.unseen.then(|| clock::now() + UNSEEN_FOR);
+        let unseen = inner.unseen;
+        let soon = unseen.map(|unseen| clock::now() + unseen);
         inner.tell_kernel();
         drop(inner);
         if signals::end_a_wait(handled, || false) {
@@ -225,7 +225,7 @@ pub(crate) unsafe fn wait(
         let begun = Sleep::begin();
         let found = ask(room, left);
         let errno = real::errno();
-        overdue |= found == 0 && soon.is_some();
+        overdue = unseen.filter(|_| found == 0).unwrap_or(overdue);
         inner = set.lock();
         inner.woke();
         slept = true;

@@ -23,7 +23,7 @@ use crate::sockets::{Promoted, Socket, State};
 use crate::spin::{KERNEL_EVERY, Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
-use crate::waiters::UNSEEN_FOR;
+use crate::waiters::soonest;
 
 thread_local! {
     /// When this thread last asked the kernel in such a wait.
@@ -130,7 +130,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     let mut wait: Option<Wait> = None;
     let mut asked_kernel = ASKED.get();
     let handled = signals::handled();
-    let mut overdue = false;
+    let mut overdue = Duration::ZERO;
     let mut has_room = true;
     let done = loop {
         let now = if wait.is_some() { clock::now() } else { began };
@@ -184,7 +184,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
             real::set_errno(libc::EINTR);
             break -1;
         }
-        let soon = (unseen && !overdue).then(|| clock::now() + UNSEEN_FOR);
+        let soon = unseen.map(|unseen| clock::now() + unseen);
         let left = match [deadline, soon].into_iter().flatten().min() {
             None => Limit::Never,
             Some(until) => Limit::After(until.saturating_sub(clock::now())),
@@ -193,7 +193,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         // SAFETY: the caller's promise.
         let found = unsafe { ask_beside(fds, &mut beside, left, mask) };
         let errno = real::errno();
-        overdue |= found == 0 && soon.is_some();
+        overdue = unseen.filter(|_| found == 0).unwrap_or(overdue);
         slept.end(are_awake(fds, &mut beside));
         woke(fds);
         if found < 0 && errno == libc::EINVAL && beside.is_some() {
@@ -277,12 +277,12 @@ fn spin<W: Waited + ?Sized>(fds: &W, wait: &mut Wait, handled: u32) -> bool {
 struct Armed {
     /// Something is here already.
     news: bool,
-    /// See [`UNSEEN_FOR`].
-    unseen: bool,
+    /// How soon one of the peers may count as one that waits unseen.
+    unseen: Option<Duration>,
 }
 
-fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: bool) -> Armed {
-    let (mut news, mut unseen) = (false, false);
+fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: Duration) -> Armed {
+    let (mut news, mut unseen) = (false, None);
     for (fd, _) in fds.to_read() {
         let Some(socket) = promoted(fd) else { continue };
         if threads::is_alone() && socket.hears.load(Ordering::Relaxed) {
@@ -299,9 +299,9 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: bo
                 news |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
             }
             promoted.is_slept_on();
-            match overdue {
-                true => promoted.ring_unseen(fd),
-                false => unseen |= promoted.connection.lies_unseen(),
+            match promoted.unseen_for() {
+                Some(soon) if soon <= overdue => promoted.ring_unseen(fd),
+                soon => unseen = soonest(unseen, soon),
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::signals;
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::spin::{Sleep, Wait};
 use crate::stats::{COUNTERS, count};
-use crate::waiters::{self, UNSEEN_FOR};
+use crate::waiters;
 
 /// What one call came to: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
@@ -96,7 +96,7 @@ pub(crate) fn receive_some(
     let mut handled = signals::handled();
     let dissolved_before = socket.dissolved.load(Relaxed);
     let mut asked = false;
-    let mut overdue = false;
+    let mut overdue = Duration::ZERO;
     let mut flags_asked = false;
     let blocks = socket.blocks(flags);
     let mut looks_first = blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
@@ -222,8 +222,8 @@ pub(crate) fn receive_some(
             Ok(false) => promoted.is_slept_on(),
             Err(errno) => return Some(Err(errno)),
         }
-        let unseen = promoted.connection.lies_unseen();
-        if unseen && (overdue || doorbell.is_none()) {
+        let mut unseen = promoted.unseen_for();
+        if unseen.take_if(|soon| *soon <= overdue || doorbell.is_none()).is_some() {
             promoted.ring_unseen(fd);
         }
         let owes = promoted.owes_bells();
@@ -247,9 +247,8 @@ pub(crate) fn receive_some(
             (Some(doorbell), _) => {
                 let limit = if waits_for_ever { None } else { limit.until(fd) };
                 had_no_limit = limit.is_none().then_some(limits_set);
-                let soon = unseen && !overdue;
-                let waited = sleep_beside(fd, doorbell, limit, soon);
-                overdue |= waited == Err(libc::EAGAIN) && soon;
+                let waited = sleep_beside(fd, doorbell, limit, unseen);
+                overdue = unseen.filter(|_| waited == Err(libc::EAGAIN)).unwrap_or(overdue);
                 asked = waited.is_ok_and(|woken| woken.by_kernel);
                 waited.map(|woken| woken.by_doorbell)
             }
@@ -257,7 +256,7 @@ pub(crate) fn receive_some(
             (None, Some(_)) => kernel::wait_for(fd, libc::POLLIN, until).map(|()| false),
         };
         slept = Some((begun, waited == Ok(true), had_no_limit));
-        if doorbell.is_some() && (waited == Err(libc::EINTR) || (waited == Err(libc::EAGAIN) && overdue)) {
+        if doorbell.is_some() && (waited == Err(libc::EINTR) || (waited == Err(libc::EAGAIN) && unseen.is_some())) {
             // The next round asks whether the call ends by that: unlike recv(2) a poll(2) does by each handler.
             continue;
         }
@@ -280,14 +279,14 @@ fn became_nonblocking(socket: &Socket, fd: c_int, asked: &mut bool) -> bool {
     became
 }
 
-/// Sleeps until the limit; `soon`: for [`UNSEEN_FOR`] at most.
+/// Sleeps until the limit; `most`: for so long at most.
 fn sleep_beside(
     fd: c_int,
     doorbell: c_int,
     limit: Option<Instant>,
-    soon: bool,
+    most: Option<Duration>,
 ) -> Result<kernel::Woken, i32> {
-    let soon = soon.then(|| clock::now() + UNSEEN_FOR);
+    let soon = most.map(|most| clock::now() + most);
     kernel::wait_beside(fd, doorbell, [limit, soon].into_iter().flatten().min())
 }
 

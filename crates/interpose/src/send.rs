@@ -278,6 +278,7 @@ impl Promoted {
     /// waits may wait where nobody sees it.
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
         if self.connection.lies_unseen() && self.connection.may_wake_over_tcp() {
+            self.was_rung_unseen();
             count(&COUNTERS.bells, 1);
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => self.connection.bell_was_taken(),

@@ -8,6 +8,7 @@
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use ring::layout::SLEEPERS;
 use rustc_hash::FxHashMap;
@@ -108,8 +109,8 @@ pub(crate) struct Inner {
     called_at: u64,
     /// A doorbell woke it: a look at the list is due.
     pub(crate) rang: bool,
-    /// The peer of one of its sockets may wait unseen: see [`UNSEEN_FOR`](crate::waiters::UNSEEN_FOR).
-    pub(crate) unseen: bool,
+    /// How soon the peer of one of its sockets may count as one that waits unseen.
+    pub(crate) unseen: Option<Duration>,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];

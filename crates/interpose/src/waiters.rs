@@ -20,9 +20,10 @@ pub(crate) enum Waiters {
     Told,
 }
 
-/// How long a thread sleeps before it takes a peer that asks for no wake-up for one that waits unseen, and not for one that is
-/// about to look: on a core that both share that is always so.
-pub(crate) const UNSEEN_FOR: Duration = Duration::from_millis(1);
+/// How long a thread sleeps at first before it takes a peer that asks for no wake-up for one that waits unseen, and not for
+/// one that is about to look, as on a core that both share: each time that it does so takes twice as long.
+const UNSEEN_FOR: Duration = Duration::from_millis(1);
+const UNSEEN_DOUBLED: u8 = 10;
 
 /// Reads that block and find their bytes, of which nobody had told the program, after which they count as its way to wait.
 /// Where both ends share a core each read finds them: its answer wakes a peer that asks again at once.
@@ -68,6 +69,11 @@ impl Waiters {
     }
 }
 
+/// The sooner of two times, where there are any.
+pub(crate) fn soonest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    [one, other].into_iter().flatten().min()
+}
+
 /// MEGAPIPE_ARM=always: nothing is concluded from what was seen.
 static ARMS_ALWAYS: AtomicBool = AtomicBool::new(false);
 
@@ -96,6 +102,16 @@ impl Promoted {
     /// A read that blocks begins, of whose bytes nobody has told the program.
     pub(crate) fn is_read_by_waiting(&mut self) {
         self.waiters.read_by_waiting();
+    }
+
+    /// How long a thread sleeps before it [rings](Self::ring_unseen) a peer that may wait unseen. `None`: nothing lies before
+    /// it, or it asks for wake-ups.
+    pub(crate) fn unseen_for(&mut self) -> Option<Duration> {
+        self.connection.lies_unseen().then(|| UNSEEN_FOR * (1 << self.rung_unseen))
+    }
+
+    pub(crate) fn was_rung_unseen(&mut self) {
+        self.rung_unseen = (self.rung_unseen + 1).min(UNSEEN_DOUBLED);
     }
 
     /// Bytes were read.

@@ -14,7 +14,8 @@
 //!    than 100 us, which is the other end, most likely. The second yield that ran others and brought no message ends the
 //!    spin, which costs what they took, too, up to 2 W.
 //! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
-//!    before. For 64 times as long no spin yields, nor lasts longer than W.
+//!    before. For 64 times as long no spin yields, nor lasts longer than W; none begins where W says that a sleeper queues for
+//!    the core, too.
 //!
 //! Tests hold most constants one by one; `simulation` holds them together, by what two programs gain and pay.
 
@@ -150,6 +151,10 @@ impl Policy {
     /// A wait begins. `None`: it sleeps at once.
     #[inline]
     pub fn begin(&mut self, now: Duration, peer: Peer) -> Option<Spin> {
+        let is_crowded = now < self.crowded_until;
+        if is_crowded && self.wake_up >= CROWDED {
+            return None;
+        }
         let spins = self.spins(peer);
         if self.skip > 0 {
             self.skip -= 1;
@@ -159,7 +164,7 @@ impl Policy {
             return None;
         }
         let rang = peer == Peer::Woken;
-        let wake_ups = if now < self.crowded_until { 1 } else { 2 + u32::from(rang) };
+        let wake_ups = if is_crowded { 1 } else { 2 + u32::from(rang) };
         Some(Spin { rang, ..self.spin(now, self.wake_up * wake_ups) })
     }
 
@@ -419,6 +424,10 @@ mod tests {
         let spin = policy.begin(back, Peer::Unknown).unwrap();
         let end = back + policy.wake_up;
         assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
+        // Nor does one begin where a sleeper waits in the same queue; in a pause none counts.
+        let mut queues = Policy { skip: 3, ..policy };
+        (0..SEEN).for_each(|_| queues.woke(CROWDED));
+        assert!(queues.begin(back, Peer::Awake).is_none() && queues.skip == 3);
         // What was asked for is kept to.
         assert_eq!(policy.spin(back, 1000 * US).until, back + 1000 * US);
         let later = back + 3000 * US * CROWDED_FOR;
