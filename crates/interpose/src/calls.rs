@@ -237,6 +237,15 @@ fn sends(
     sending_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
 }
 
+/// A call with MSG_ZEROCOPY: of a socket with SO_ZEROCOPY the kernel tells when it is complete. Many servers set that option and
+/// never make such a call (gRPC).
+#[cold]
+fn sends_without_copy(fd: c_int) {
+    if kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY)) == Some(1) {
+        leaving::leave_for(fd, Reason::Option);
+    }
+}
+
 /// As [`receiving_pieces`], for sending.
 #[inline]
 fn sending_pieces(
@@ -247,6 +256,9 @@ fn sending_pieces(
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
     let send_rest = |from: Pieces<'_>| send_whole(fd, from, flags);
+    if flags & libc::MSG_ZEROCOPY != 0 {
+        sends_without_copy(fd);
+    }
     let mut done = 0;
     let generation = socket.generation.load(Ordering::Relaxed);
     loop {

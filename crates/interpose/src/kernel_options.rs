@@ -8,9 +8,8 @@ use crate::kernel;
 use crate::sockets::Socket;
 
 /// Level, name, and values that are off.
-const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 15] = [
+const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 14] = [
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0..=0),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0..=0),

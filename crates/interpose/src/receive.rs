@@ -256,7 +256,9 @@ pub(crate) fn receive_some(
             (None, Some(_)) => kernel::wait_for(fd, libc::POLLIN, until).map(|()| false),
         };
         slept = Some((begun, waited == Ok(true), had_no_limit));
-        if doorbell.is_some() && (waited == Err(libc::EINTR) || (waited == Err(libc::EAGAIN) && unseen.is_some())) {
+        if doorbell.is_some()
+            && (waited == Err(libc::EINTR) || (waited == Err(libc::EAGAIN) && unseen.is_some()))
+        {
             // The next round asks whether the call ends by that: unlike recv(2) a poll(2) does by each handler.
             continue;
         }

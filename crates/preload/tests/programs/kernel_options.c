@@ -10,7 +10,6 @@
 /* What docs/compatibility.md names: the kernel acts on these with each segment or call. */
 static const struct { int level, name; const char *text; } keeps[] = {
     {OPTION(SOL_SOCKET, SO_OOBINLINE)},
-    {OPTION(SOL_SOCKET, SO_ZEROCOPY)},
     {OPTION(SOL_SOCKET, SO_TIMESTAMP)},
     {OPTION(SOL_SOCKET, SO_TIMESTAMPNS)},
     {OPTION(SOL_SOCKET, SO_TIMESTAMPING)},
