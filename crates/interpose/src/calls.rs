@@ -41,6 +41,7 @@ use crate::sets::{self, Set};
 use crate::sockets::{self, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::take::Outcome;
 use crate::threads;
 use crate::uring;
 use crate::vfork;
@@ -76,7 +77,7 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
 }
 
 /// `before`: errno at the beginning of the call, which one that succeeds leaves alone.
-fn told(outcome: receive::Outcome, before: c_int) -> ssize_t {
+fn told(outcome: Outcome, before: c_int) -> ssize_t {
     match outcome {
         // Bounded by what one call moves.
         Ok(count) => {

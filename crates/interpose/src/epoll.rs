@@ -2,21 +2,21 @@
 #![allow(unsafe_code)] // events lie in the program's memory
 
 use std::ffi::c_int;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use crate::clock::{self, TICK};
+use crate::clock::{self, Instant, TICK};
 use crate::memory::{is_readable, is_writable};
 use crate::promoter;
 use crate::real;
 use crate::sets::{self, Change, Place, Set, Wish};
-use crate::signals;
 use crate::sockets::{self, State};
-use crate::spin::{Sleep, Wait};
 use crate::table::{self, Entry};
 use crate::threads;
+use crate::waiter::{Armed, Next, Waiter, Waiting, Woken};
 
 /// How long a wait may take.
 #[derive(Clone, Copy)]
@@ -24,6 +24,25 @@ pub(crate) enum Limit {
     Never,
     /// From its beginning.
     After(Duration),
+}
+
+impl Limit {
+    /// When the time is up; `None`: never.
+    pub(crate) fn deadline(self, began: Instant) -> Option<Instant> {
+        match self {
+            Limit::Never => None,
+            Limit::After(limit) => Some(began + limit),
+        }
+    }
+
+    /// From now on.
+    pub(crate) fn until(deadline: Option<Instant>) -> Limit {
+        deadline.map_or(Limit::Never, |deadline| Limit::After(deadline.saturating_sub(clock::now())))
+    }
+
+    pub(crate) fn is_at_once(self) -> bool {
+        matches!(self, Limit::After(Duration::ZERO))
+    }
 }
 
 /// The set and the socket that a change concerns, if both are ours.
@@ -137,49 +156,81 @@ pub(crate) unsafe fn wait(
     // SAFETY: the caller's promise. What the kernel has not written yet may be anything, as
     // any bytes are an event.
     let room = unsafe { std::slice::from_raw_parts_mut(events, most_events) };
-    let ask = |room: &mut [epoll_event], limit: Limit| {
-        let at_once = matches!(limit, Limit::After(Duration::ZERO));
+    let began = clock::now();
+    let before = real::errno();
+    let at_once = limit.is_at_once();
+    let mut wait = SetWait { fd, set, inner: None, room, mask, at_once, began: Some(began) };
+    wait.inner().enter();
+    let done = Waiter::new(limit.deadline(began)).wait(&mut wait);
+    let errno = real::errno();
+    wait.inner().leave(fd);
+    drop(wait);
+    promoter::answers();
+    real::set_errno(if done < 0 { errno } else { before });
+    done
+}
+
+/// One such call; its mask is null or a mask.
+struct SetWait<'a> {
+    fd: c_int,
+    set: &'static Set,
+    /// But while it sleeps or pauses.
+    inner: Option<sets::Guard<'static>>,
+    room: &'a mut [epoll_event],
+    mask: *const sigset_t,
+    at_once: bool,
+    /// Until the first look.
+    began: Option<Instant>,
+}
+
+impl SetWait<'_> {
+    fn inner(&mut self) -> &mut sets::Inner {
+        self.parts().0
+    }
+
+    fn parts(&mut self) -> (&mut sets::Inner, &mut [epoll_event]) {
+        let set = self.set;
+        (self.inner.get_or_insert_with(|| set.lock()), self.room)
+    }
+
+    /// What the kernel says, behind the first events; but of what is our own. Less than 0: errno.
+    fn ask(&mut self, told: usize, limit: Limit) -> c_int {
         loop {
-            // SAFETY: room of that length; the mask is the caller's.
-            let found = unsafe { kernel_wait(fd, room, limit, mask) };
+            let room = &mut self.room[told..];
+            // SAFETY: room of that length; a mask or null.
+            let found = unsafe { kernel_wait(self.fd, room, limit, self.mask) };
             let Ok(count @ 1..) = usize::try_from(found) else { return found };
             match sets::without_own(&mut room[..count]) {
                 // It had the room of what may be behind it.
-                0 if at_once => {}
+                0 if limit.is_at_once() => {}
                 left => return left as c_int,
             }
         }
-    };
-    let began = clock::now();
-    let before = real::errno();
-    let deadline = match limit {
-        Limit::Never => None,
-        Limit::After(limit) => Some(began + limit),
-    };
-    let at_once = matches!(limit, Limit::After(Duration::ZERO));
-    let mut wait: Option<Wait> = None;
-    let mut slept = false;
-    let mut overdue = Duration::ZERO;
-    let handled = signals::handled();
-    let mut inner = set.lock();
-    inner.enter();
-    let done = loop {
-        let now = if slept || wait.is_some() { clock::now() } else { began };
-        let due = at_once || inner.kernel_is_due(now);
-        let share = if due { inner.share_of_rings(room.len()) } else { room.len() };
-        let mut told = inner.collect(fd, &mut room[..share], !slept && wait.is_none());
+    }
+}
+
+impl Waiting for SetWait<'_> {
+    type Outcome = c_int;
+
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Next> {
+        let first = self.began.is_some();
+        let now = self.began.take().unwrap_or_else(clock::now);
+        let (fd, at_once) = (self.fd, self.at_once);
+        let (inner, room) = self.parts();
+        let all = room.len();
+        let is_due = at_once || inner.kernel_is_due(now);
+        let share = if is_due { inner.share_of_rings(all) } else { all };
+        let mut told = inner.collect(fd, &mut room[..share], first);
         // Who sleeps at once need not ask before.
-        let spins = || Wait::new(deadline);
-        let sleeps =
-            told == 0 && !at_once && share > 0 && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
-        if due && !sleeps {
+        let sleeps = told == 0 && !at_once && share > 0 && (!inner.looks() || !waiter.may_look());
+        if is_due && !sleeps {
             inner.kernel_was_asked(now);
             inner.tell_kernel();
-            let found =
-                if told < room.len() { ask(&mut room[told..], Limit::After(Duration::ZERO)) } else { 0 };
+            let found = if told < all { self.ask(told, Limit::After(Duration::ZERO)) } else { 0 };
+            let (inner, room) = self.parts();
             match usize::try_from(found) {
                 Ok(found) => told = inner.filter(fd, &mut room[..told + found], told),
-                Err(_) if told == 0 => break -1,
+                Err(_) if told == 0 => return Break(-1),
                 Err(_) => {}
             }
             if std::mem::take(&mut inner.rang) && told == 0 {
@@ -187,68 +238,66 @@ pub(crate) unsafe fn wait(
                 told = inner.collect(fd, room, false);
             }
             if told == 0 && share == 0 {
-                continue;
+                return Continue(Next::Collect);
             }
         }
-        if told > 0 || at_once {
-            if let Some(wait) = &mut wait {
-                wait.found();
-            }
-            break told as c_int;
+        match told {
+            0 if at_once => Break(0),
+            0 if sleeps => Continue(Next::Sleep),
+            0 => Continue(Next::Look),
+            told => Break(told as c_int),
         }
-        if !sleeps && let Some(wait) = &mut wait {
-            drop(inner);
-            wait.again();
-            inner = set.lock();
-            if wait.spins() && signals::handled() == handled {
-                continue;
-            }
-            wait.stop();
-        }
+    }
+
+    fn begins_to_look(&mut self) {
+        // Others may wait in the set, or change it.
+        self.inner = None;
+    }
+
+    fn looks(&mut self) -> bool {
+        true
+    }
+
+    fn arms(&mut self, overdue: Duration) -> ControlFlow<c_int, Armed> {
+        let fd = self.fd;
+        let inner = self.inner();
         if !inner.go_to_sleep(fd, overdue) {
-            continue;
+            return Continue(Armed::News);
         }
         let unseen = inner.unseen;
-        let soon = unseen.map(|unseen| clock::now() + unseen);
         inner.tell_kernel();
-        drop(inner);
-        if signals::end_a_wait(handled, || false) {
-            inner = set.lock();
-            inner.woke();
-            real::set_errno(libc::EINTR);
-            break -1;
-        }
-        let left = match [deadline, soon].into_iter().flatten().min() {
-            None => Limit::Never,
-            Some(until) => Limit::After(until.saturating_sub(clock::now())),
-        };
-        let begun = Sleep::begin();
-        let found = ask(room, left);
-        let errno = real::errno();
-        overdue = unseen.filter(|_| found == 0).unwrap_or(overdue);
-        inner = set.lock();
+        self.inner = None;
+        Continue(Armed::Asleep { unseen })
+    }
+
+    fn sleeps(&mut self, until: Option<Instant>) -> Woken<c_int> {
+        let found = self.ask(0, Limit::until(until));
+        let (fd, errno) = (self.fd, real::errno());
+        let (inner, room) = self.parts();
         inner.woke();
-        slept = true;
         let Ok(found) = usize::try_from(found) else {
             real::set_errno(errno);
-            break -1;
+            return Woken { in_vain: false, called: 0, outcome: Break(-1) };
         };
         inner.kernel_was_asked(clock::now());
         let mut told = inner.filter(fd, &mut room[..found], 0);
-        begun.end(inner.called_at());
+        let called = inner.called_at();
         if told == 0 {
             told = inner.collect(fd, room, false);
         }
-        if told > 0 || deadline.is_some_and(|deadline| clock::now() >= deadline) {
-            break told as c_int;
-        }
-    };
-    let errno = real::errno();
-    inner.leave(fd);
-    drop(inner);
-    promoter::answers();
-    real::set_errno(if done < 0 { errno } else { before });
-    done
+        let outcome = if told > 0 { Break(told as c_int) } else { Continue(()) };
+        Woken { in_vain: found == 0, called, outcome }
+    }
+
+    fn has_nothing(&mut self) -> c_int {
+        0
+    }
+
+    fn is_interrupted(&mut self) -> c_int {
+        self.inner().woke();
+        real::set_errno(libc::EINTR);
+        -1
+    }
 }
 
 /// A wait in a set that has no promoted sockets, which `call` makes; it may get some meanwhile.

@@ -17,11 +17,11 @@ use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
 use crate::real;
-use crate::receive;
 use crate::sets;
 use crate::sockets::{self, Guard, Promoted, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::take::{Outcome, take};
 use crate::vfork;
 
 /// A call that the other end is just making takes a moment, unless it was stopped in the middle
@@ -325,11 +325,11 @@ impl Promoted {
         Some(())
     }
 
-    /// Takes a piece of what is here to [`Promoted::apart`], as [`receive::take`] does.
-    pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<receive::Outcome> {
+    /// Takes a piece of what is here to [`Promoted::apart`], as [`take::take`] does.
+    pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<Outcome> {
         let mut piece = Room::take();
         let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-        let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
+        let taken = take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
         if let ControlFlow::Break(Ok(count)) = taken {
             self.apart.extend(&piece[..count]);
         }

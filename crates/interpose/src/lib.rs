@@ -54,9 +54,11 @@ mod spin;
 mod start;
 mod stats;
 mod table;
+mod take;
 mod threads;
 mod uring;
 mod vfork;
+mod waiter;
 mod waiters;
 mod worth;
 

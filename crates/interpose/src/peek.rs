@@ -12,9 +12,10 @@ use crate::call_limit::CallLimit;
 use crate::clock;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
-use crate::receive::{Outcome, receive_some};
+use crate::receive::{Part, receive_some};
 use crate::signals;
 use crate::sockets::{Promoted, Socket};
+use crate::take::Outcome;
 
 /// Whether such a call waits for more than the first byte.
 #[inline]
@@ -37,9 +38,9 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
     let (mut kept, mut pause) = (None, PAUSE);
     loop {
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
-        match receive_some(socket, &mut kept, &mut limit, fd, into, flags | now, seen > 0)? {
+        match receive_some(socket, &mut kept, &mut limit, fd, &into, flags | now, seen > 0)? {
             // Somebody else may have taken some of it.
-            Ok((count, _)) => seen = seen.max(count),
+            Ok(Part { count, .. }) => seen = seen.max(count),
             Err(errno) if seen == 0 => return Some(Err(errno)),
             Err(_) => last = true,
         }

@@ -3,11 +3,11 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{pollfd, sigset_t, timespec};
-use promote::Next;
 use ring::WakeUp;
 
 use crate::beside::Beside;
@@ -18,11 +18,11 @@ use crate::promoter;
 use crate::real;
 use crate::receive;
 use crate::sets;
-use crate::signals;
 use crate::sockets::{Promoted, Socket, State};
-use crate::spin::{KERNEL_EVERY, Sleep, Wait};
+use crate::spin::KERNEL_EVERY;
 use crate::table::{self, Entry};
 use crate::threads;
+use crate::waiter::{Armed, Next, Waiter, Waiting, Woken};
 use crate::waiters::soonest;
 
 thread_local! {
@@ -122,100 +122,19 @@ pub(crate) fn promoted(fd: c_int) -> Option<&'static Socket> {
 pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
     let began = clock::now();
     let before = real::errno();
-    let deadline = match limit {
-        Limit::Never => None,
-        Limit::After(limit) => Some(began + limit),
+    let deadline = limit.deadline(began);
+    let at_once = limit.is_at_once();
+    let mut poll = Poll {
+        fds,
+        mask,
+        at_once,
+        began: Some(began),
+        asked_kernel: ASKED.get(),
+        beside: None,
+        has_room: true,
     };
-    let at_once = matches!(limit, Limit::After(Duration::ZERO));
-    let mut wait: Option<Wait> = None;
-    let mut asked_kernel = ASKED.get();
-    let handled = signals::handled();
-    let mut overdue = Duration::ZERO;
-    let mut has_room = true;
-    let done = loop {
-        let now = if wait.is_some() { clock::now() } else { began };
-        let ready = any_ready(fds);
-        // Who sleeps at once need not ask before.
-        let due = |asked: Instant| now >= asked + KERNEL_EVERY;
-        let spins = || Wait::new(deadline);
-        let spins = !ready && !at_once && any_in_use(fds) && wait.get_or_insert_with(spins).spins();
-        if ready && mask.is_null() && !asked_kernel.is_none_or(due) && fds.asks_rings_alone() {
-            // What the kernel alone knows it is asked soon.
-            fds.clear();
-            let found = fds.correct();
-            // Else another thread has read them.
-            if found > 0 || at_once {
-                break found;
-            }
-        }
-        if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
-            asked_kernel = Some(now);
-            ASKED.set(asked_kernel);
-            // SAFETY: the caller's promise.
-            let found = unsafe { ask(fds, Limit::After(Duration::ZERO), mask) };
-            if found < 0 {
-                break found;
-            }
-            let found = fds.correct();
-            if found > 0 || at_once {
-                break found;
-            }
-        }
-        if spins && let Some(wait) = &mut wait {
-            for fd in fds.to_read() {
-                with(fd, |promoted, _| promoted.heat_alone());
-            }
-            if spin(fds, wait, handled) || (wait.spins() && signals::handled() == handled) {
-                continue;
-            }
-            wait.stop();
-        }
-        // Who sleeps in the kernel hears bells.
-        let few = fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
-            <= Beside::MOST;
-        let mut beside = fds.as_poll().filter(|_| few && has_room).and_then(|fds| Beside::of(fds));
-        let Armed { news, unseen } = arm_all(fds, &mut beside, overdue);
-        if news {
-            are_awake(fds, &mut beside);
-            continue;
-        }
-        if signals::end_a_wait(handled, || false) {
-            are_awake(fds, &mut beside);
-            real::set_errno(libc::EINTR);
-            break -1;
-        }
-        let soon = unseen.map(|unseen| clock::now() + unseen);
-        let left = match [deadline, soon].into_iter().flatten().min() {
-            None => Limit::Never,
-            Some(until) => Limit::After(until.saturating_sub(clock::now())),
-        };
-        let slept = Sleep::begin();
-        // SAFETY: the caller's promise.
-        let found = unsafe { ask_beside(fds, &mut beside, left, mask) };
-        let errno = real::errno();
-        overdue = unseen.filter(|_| found == 0).unwrap_or(overdue);
-        slept.end(are_awake(fds, &mut beside));
-        woke(fds);
-        if found < 0 && errno == libc::EINVAL && beside.is_some() {
-            // With the doorbells they may be more than RLIMIT_NOFILE.
-            has_room = false;
-            continue;
-        }
-        real::set_errno(errno);
-        if found < 0 {
-            break found;
-        }
-        let found = fds.correct();
-        if found > 0 || deadline.is_some_and(|deadline| clock::now() >= deadline) {
-            break found;
-        }
-    };
+    let done = Waiter::new(deadline).wait(&mut poll);
     let errno = real::errno();
-    if done > 0
-        && let Some(wait) = &mut wait
-    {
-        wait.found();
-    }
     woke(fds);
     // The program may wait in a way of its own the next time.
     for (fd, said) in fds.to_read() {
@@ -240,6 +159,111 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     done
 }
 
+/// One such call; its mask is null or a mask.
+struct Poll<'a, W: ?Sized> {
+    fds: &'a mut W,
+    mask: *const sigset_t,
+    at_once: bool,
+    /// Until the first look.
+    began: Option<Instant>,
+    asked_kernel: Option<Instant>,
+    /// During a sleep.
+    beside: Option<Beside>,
+    /// The doorbells and what the program asks for are no more than RLIMIT_NOFILE.
+    has_room: bool,
+}
+
+impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
+    type Outcome = c_int;
+
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Next> {
+        let now = self.began.take().unwrap_or_else(clock::now);
+        let ready = any_ready(self.fds);
+        let is_due = self.asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY);
+        let looks = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_look();
+        if ready && self.mask.is_null() && !is_due && self.fds.asks_rings_alone() {
+            // What the kernel alone knows it is asked soon.
+            self.fds.clear();
+            let found = self.fds.correct();
+            // Else another thread has read them.
+            if found > 0 || self.at_once {
+                return Break(found);
+            }
+        }
+        // Who sleeps at once need not ask before.
+        if ready || self.at_once || (looks && is_due) {
+            self.asked_kernel = Some(now);
+            ASKED.set(self.asked_kernel);
+            // SAFETY: a mask or null.
+            let found = unsafe { ask(self.fds, Limit::After(Duration::ZERO), self.mask) };
+            if found < 0 {
+                return Break(found);
+            }
+            let found = self.fds.correct();
+            if found > 0 || self.at_once {
+                return Break(found);
+            }
+        }
+        Continue(if looks { Next::Look } else { Next::Sleep })
+    }
+
+    fn begins_to_look(&mut self) {
+        for fd in self.fds.to_read() {
+            with(fd, |promoted, _| promoted.heat_alone());
+        }
+    }
+
+    fn looks(&mut self) -> bool {
+        any_ready(self.fds)
+    }
+
+    fn arms(&mut self, overdue: Duration) -> ControlFlow<c_int, Armed> {
+        // Who sleeps in the kernel hears bells.
+        let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
+            <= Beside::MOST;
+        let has_room = few && self.has_room;
+        self.beside = self.fds.as_poll().filter(|_| has_room).and_then(|fds| Beside::of(fds));
+        let armed = arm_all(self.fds, &mut self.beside, overdue);
+        if armed == Armed::News {
+            are_awake(self.fds, &mut self.beside);
+        }
+        Continue(armed)
+    }
+
+    fn sleeps(&mut self, until: Option<Instant>) -> Woken<c_int> {
+        let left = Limit::until(until);
+        // SAFETY: a mask or null.
+        let found = unsafe { ask_beside(self.fds, &mut self.beside, left, self.mask) };
+        let errno = real::errno();
+        let called = are_awake(self.fds, &mut self.beside);
+        woke(self.fds);
+        let outcome = if found < 0 && errno == libc::EINVAL && self.beside.is_some() {
+            self.has_room = false;
+            Continue(())
+        } else if found < 0 {
+            real::set_errno(errno);
+            Break(found)
+        } else {
+            real::set_errno(errno);
+            match self.fds.correct() {
+                0 => Continue(()),
+                found => Break(found),
+            }
+        };
+        Woken { in_vain: found == 0, called, outcome }
+    }
+
+    fn has_nothing(&mut self) -> c_int {
+        0
+    }
+
+    fn is_interrupted(&mut self) -> c_int {
+        are_awake(self.fds, &mut self.beside);
+        real::set_errno(libc::EINTR);
+        -1
+    }
+}
+
 /// Of those that have to be looked at. `said`: the kernel calls it readable.
 fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
     let socket = promoted(fd)?;
@@ -255,30 +279,11 @@ fn any_in_use<W: Waited + ?Sized>(fds: &W) -> bool {
 }
 
 fn has_bytes(promoted: &mut Promoted) -> bool {
-    !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
+    !matches!(promoted.connection.next(0), Ok(promote::Next::Nothing | promote::Next::Kernel))
 }
 
 fn any_ready<W: Waited + ?Sized>(fds: &W) -> bool {
     fds.to_read().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
-}
-
-fn spin<W: Waited + ?Sized>(fds: &W, wait: &mut Wait, handled: u32) -> bool {
-    loop {
-        if any_ready(fds) {
-            return true;
-        }
-        if !wait.again() || signals::handled() != handled {
-            return false;
-        }
-    }
-}
-
-/// What a thread that is about to sleep finds.
-struct Armed {
-    /// Something is here already.
-    news: bool,
-    /// How soon one of the peers may count as one that waits unseen.
-    unseen: Option<Duration>,
 }
 
 fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: Duration) -> Armed {
@@ -305,7 +310,7 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: Du
             }
         }
     }
-    Armed { news, unseen }
+    if news { Armed::News } else { Armed::Asleep { unseen } }
 }
 
 /// After a sleep, or before one that is not to be, nobody watches these doorbells. When the peer called that woke this thread;

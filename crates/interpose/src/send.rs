@@ -11,12 +11,12 @@ use crate::clock::{self, Instant};
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
-use crate::receive::Outcome;
 use crate::retiring;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::spin;
 use crate::stats::{COUNTERS, count};
+use crate::take::Outcome;
 
 /// How long a full ring is waited for while its reader makes progress: copying on is cheaper
 /// than a way round through the kernel.

@@ -69,8 +69,8 @@ impl Waiters {
     }
 }
 
-/// The sooner of two times, where there are any.
-pub(crate) fn soonest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+/// The least of two, where there are any.
+pub(crate) fn soonest<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
     [one, other].into_iter().flatten().min()
 }
 
