@@ -241,8 +241,9 @@ impl Policy {
         self.seen += 1;
         let mut known = self.wake_ups;
         let known = &mut known[..self.seen.min(SEEN)];
-        known.sort_unstable();
-        let half = &known[..known.len().div_ceil(2)];
+        let count = known.len().div_ceil(2);
+        known.select_nth_unstable(count - 1);
+        let half = &known[..count];
         let mean = half.iter().map(|nanoseconds| u64::from(*nanoseconds)).sum::<u64>() / half.len() as u64;
         self.wake_up = Duration::from_nanos(mean).clamp(WAKE_UP_LEAST, WAKE_UP_MOST);
     }
