@@ -94,8 +94,10 @@ pub(crate) struct Inner {
     /// Somebody waits for the set itself; and in another set, where each arrival is an edge.
     watched: bool,
     in_a_set: bool,
-    /// Several threads have waited at once: bells of each socket wake, none of the set's.
+    /// Several threads have waited at once: each socket is asked for wake-ups, none by the set's sleeper.
     crowd: bool,
+    /// Somebody may wait in it who is no thread of this process in epoll_wait(2): its members' doorbells are not watched.
+    over_tcp: bool,
     /// The kernel knows by what its waiters can be woken.
     wakes: bool,
     /// Where the next look begins, so that none is always last.
@@ -229,6 +231,7 @@ pub(crate) fn forked() {
         set.is_numbered.store(false, Ordering::Relaxed);
         // The kernel's set is the parent's, too, who looks at its sockets: unless it is a set no more.
         inner.crowd = set.names.load(Ordering::Relaxed) > 0;
+        inner.over_tcp = inner.crowd;
     }
 }
 

@@ -368,9 +368,9 @@ pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
     }
     inner.watched = true;
     inner.in_a_set |= in_a_set;
-    if !inner.crowd {
+    if !inner.over_tcp {
         inner.tell_kernel();
-        inner.share();
+        inner.share(true);
     }
     for socket in inner.by_data.values() {
         let mut socket = sockets::at(*socket).lock();

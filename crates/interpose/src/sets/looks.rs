@@ -73,7 +73,7 @@ impl Inner {
         let unaware = at(self.number).unaware.load(Ordering::SeqCst);
         if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.crowd {
             self.tell_kernel();
-            self.share();
+            self.share(self.ambiguous);
         }
         if self.sleeper.is_none() && !self.crowd {
             self.sleeper = take_sleeper();
@@ -88,14 +88,16 @@ impl Inner {
         }
     }
 
-    /// From here on several threads or processes wait in this set: each socket's own bells
-    /// wake them.
-    pub(super) fn share(&mut self) {
+    /// From here on several threads wait in this set, or others outside of it (`over_tcp`): wake-ups of each socket reach them.
+    pub(super) fn share(&mut self, over_tcp: bool) {
         self.crowd = true;
+        self.over_tcp |= over_tcp;
         let mut news = false;
         for number in self.by_data.values() {
             if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut() {
-                promoted.forsakes_doorbell();
+                if self.over_tcp {
+                    promoted.forsakes_doorbell();
+                }
                 if promoted.connection.look_again().unwrap_or(true) && !self.list.contains(number) {
                     // Its doorbell may have told of that.
                     promoted.listed_in = self.number + 1;

@@ -105,9 +105,9 @@ impl Inner {
         }
     }
 
-    /// Whether its waiter is the only one that a wake-up of such a member has to reach.
+    /// Whether a wake-up of such a member has to reach nobody but a thread that waits in the set.
     fn watches_doorbell(&self, events: u32) -> bool {
-        self.awaited && !self.crowd && events & libc::EPOLLEXCLUSIVE as u32 == 0
+        self.awaited && !self.over_tcp && events & libc::EPOLLEXCLUSIVE as u32 == 0
     }
 
     /// Whether each arrival wakes the waiters of the set, even with earlier bytes unread.
