@@ -58,7 +58,7 @@ pub struct Plan {
     apps: Vec<App>,
     /// What the clients do: get (redis, memcached, redis-py), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
     /// select (postgres, psycopg2), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
-    /// by-poll, by-select, by-epoll and by-edge (waits), short (one request on each of 50
+    /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), short (one request on each of 50
     /// connections at a time), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,

@@ -63,6 +63,8 @@ names! {
         ByEpoll = "by-epoll",
         /// By an edge-triggered one.
         ByEdge = "by-edge",
+        /// The client by read(2); four threads of the server share one set of single shots.
+        ByPool = "by-pool",
         /// One request on each connection, or one transaction.
         Short = "short",
         /// 500 connections, on ten of which a request is under way: never soon again on the same one.
@@ -156,7 +158,7 @@ impl App {
             App::Grpc => (&[Unary], &["python3", "python3-grpcio"]),
             App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
             App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
-            App::Waits => (&[ByRead, ByPoll, BySelect, ByEpoll, ByEdge], &[]),
+            App::Waits => (&[ByRead, ByPoll, BySelect, ByEpoll, ByEdge, ByPool], &[]),
             App::Overhead => (&[], &[]),
         };
         let (client, connections) = match self {

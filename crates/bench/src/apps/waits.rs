@@ -1,9 +1,9 @@
-//! Programs of our own that wait as most programs do: a server with a thread for each connection, and a client with as
-//! many, each of which sends a message and waits for the answer, by the same call on both sides.
+//! Programs of our own that wait as most programs do: a server with a thread for each connection, or a pool of threads, and a
+//! client with a thread for each, which sends a message and waits for the answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,9 @@ use crate::part::{self, Part, print};
 
 /// Bytes of a message.
 const MESSAGE: usize = 64;
+/// Threads of a pool.
+const POOL: usize = 4;
+const SINGLE_SHOT: i32 = libc::EPOLLIN | libc::EPOLLONESHOT;
 
 /// A side of such a pair.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,6 +49,7 @@ impl Part for Waits {
 
     fn run(self) -> Result<(), Reason> {
         match &self.client {
+            None if self.operation == Operation::ByPool => serve_by_pool(self.port),
             None => serve(self.operation, self.port),
             Some(client) => print(&ask(self.operation, self.port, client)?),
         }
@@ -65,6 +69,42 @@ fn serve(operation: Operation, port: u16) -> Result<(), Reason> {
             Ok(())
         })?;
     }
+}
+
+fn serve_by_pool(port: u16) -> Result<(), Reason> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    let set = Arc::new(Epoll::new()?);
+    for _ in 0..POOL {
+        let set = Arc::clone(&set);
+        part::start_thread("pool", move || {
+            loop {
+                for event in set.wait(&mut [libc::epoll_event { events: 0, u64: 0 }], -1)? {
+                    answer(&set, event.u64 as RawFd)?;
+                }
+            }
+        })?;
+    }
+    loop {
+        let (socket, _) = listener.accept()?;
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let fd = socket.into_raw_fd();
+        set.control(libc::EPOLL_CTL_ADD, fd, fd as u64, SINGLE_SHOT)?;
+    }
+}
+
+/// Sends back what a connection of a pool has.
+fn answer(set: &Epoll, fd: RawFd) -> io::Result<()> {
+    // SAFETY: `serve_by_pool` leaves it open, and this thread alone has its single shot.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut bytes = [0; MESSAGE];
+    match rustix::io::read(socket, &mut bytes) {
+        Ok(0) => return set.control(libc::EPOLL_CTL_DEL, fd, 0, 0),
+        Ok(count) => drop(rustix::io::write(socket, &bytes[..count])?),
+        Err(rustix::io::Errno::AGAIN) => {}
+        Err(error) => return Err(error.into()),
+    }
+    set.control(libc::EPOLL_CTL_MOD, fd, fd as u64, SINGLE_SHOT)
 }
 
 fn ask(operation: Operation, port: u16, client: &Client) -> Result<Report, Reason> {
@@ -137,7 +177,7 @@ impl Waiter {
             Operation::ByEdge => Some(libc::EPOLLIN | libc::EPOLLET),
             _ => None,
         };
-        socket.set_nonblocking(operation != Operation::ByRead)?;
+        socket.set_nonblocking(!matches!(operation, Operation::ByRead | Operation::ByPool))?;
         let set = events.map(|events| {
             let set = Epoll::new()?;
             set.control(libc::EPOLL_CTL_ADD, socket.as_raw_fd(), 0, events).map(|()| set)
@@ -150,7 +190,7 @@ impl Waiter {
         let mut done = 0;
         while done < message.len() {
             // Edges are waited for once nothing is left; a level before each read.
-            if !matches!(self.operation, Operation::ByRead | Operation::ByEdge) {
+            if !matches!(self.operation, Operation::ByRead | Operation::ByEdge | Operation::ByPool) {
                 self.wait()?;
             }
             match self.socket.read(&mut message[done..]) {
