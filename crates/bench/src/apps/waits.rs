@@ -2,8 +2,9 @@
 //! client with a thread for each, which sends a message and waits for the answer.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,14 +96,14 @@ fn serve_by_pool(port: u16) -> Result<(), Reason> {
 
 /// Sends back what a connection of a pool has.
 fn answer(set: &Epoll, fd: RawFd) -> io::Result<()> {
-    // SAFETY: `serve_by_pool` leaves it open, and this thread alone has its single shot.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    // SAFETY: `serve_by_pool` leaves it open, and this thread alone has its single shot. It is not closed here.
+    let mut socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
     let mut bytes = [0; MESSAGE];
-    match rustix::io::read(socket, &mut bytes) {
+    match socket.read(&mut bytes) {
         Ok(0) => return set.control(libc::EPOLL_CTL_DEL, fd, 0, 0),
-        Ok(count) => drop(rustix::io::write(socket, &bytes[..count])?),
-        Err(rustix::io::Errno::AGAIN) => {}
-        Err(error) => return Err(error.into()),
+        Ok(count) => socket.write_all(&bytes[..count])?,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(error) => return Err(error),
     }
     set.control(libc::EPOLL_CTL_MOD, fd, fd as u64, SINGLE_SHOT)
 }
