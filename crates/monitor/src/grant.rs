@@ -1,8 +1,11 @@
-//! What is handed out: segments and loop pages, as the specification lays them out, sealed.
+//! What is handed out: segments and loop pages, as the specification lays them out, sealed; and
+//! doorbells.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use promote::client::LOOP_PAGE;
+use sys::doorbell;
 use sys::memory_file::MemoryFile;
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"MPR1");
@@ -25,4 +28,10 @@ pub(crate) fn loop_page() -> io::Result<MemoryFile> {
         place.copy_from_slice(&word.to_le_bytes());
     }
     MemoryFile::create("megapipe-loop", LOOP_PAGE as u64, &head)
+}
+
+/// The doorbells of the two endpoints of a connection, each by the description of its own endpoint
+/// and by that of the peer.
+pub(crate) fn doorbells() -> io::Result<[[OwnedFd; 2]; 2]> {
+    Ok([doorbell::create()?, doorbell::create()?])
 }

@@ -9,7 +9,6 @@ use promote::Reason;
 use promote::client::{DOORBELLS, OLDEST};
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
-use sys::doorbell;
 
 use crate::client::{Client, Held, Loop};
 use crate::closing::Foreign;
@@ -451,7 +450,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Makes the two segments, and doorbells where both clients accept them, and sends them.
+    /// Makes the two segments, and doorbells where both clients accept them and are one user's, and sends them.
     /// If only the first client got its grant, the refusal that follows takes it back.
     fn hand_out(
         &self,
@@ -466,9 +465,11 @@ impl Meeting {
         let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
         let accepts_doorbells =
             |client: &Client| client.greeted.as_ref().is_some_and(|greeted| greeted.version >= DOORBELLS);
-        let of_two_users = clients[0].subject.uid != clients[1].subject.uid;
-        let give = clients.into_iter().all(accepts_doorbells);
-        let doorbells = give.then(|| doorbell::create_both(of_two_users)).transpose();
+        // A process that holds a pipe's lock (splice(2)) lets nobody else write there, and none to end: what that does to a
+        // peer, its own user may do anyway.
+        let is_of_one_user = clients[0].subject.uid == clients[1].subject.uid;
+        let gives = is_of_one_user && clients.into_iter().all(accepts_doorbells);
+        let doorbells = gives.then(grant::doorbells).transpose();
         let doorbells = doorbells.unwrap_or_else(|error| {
             tracing::debug!(%error, "there are no doorbells for a connection, which does without");
             None

@@ -1,35 +1,17 @@
-//! Doorbells: a byte in one wakes the process that waits. What a doorbell holds means nothing. Between programs of one user they
-//! are pipes of one page, with descriptions (open(2)) that read and write: a reader that is also a writer sees no hang-up, a writer
-//! that is also a reader gets no SIGPIPE. Between two users they are the two ends of a pair of datagram sockets (unix(7)): a write
-//! there takes no lock that the peer can hold, as it can a pipe's by splice(2), and no peer's end is a hang-up or a signal either.
+//! Doorbells: pipes of one page in which a byte wakes the process that waits. What a doorbell
+//! holds means nothing. It has descriptions (open(2)) that read and write: a reader that is also a
+//! writer sees no hang-up, a writer that is also a reader gets no SIGPIPE.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Bytes of a pipe that wakes: the kernel has none that are smaller.
 const PAGE: libc::c_int = 4096;
 
-/// The doorbells of two endpoints, each by what its own endpoint reads and by what the peer writes. No endpoint can make the other's
-/// reads or writes block. `of_two_users`: also not where it is hostile, which takes twice as long a wake-up.
-///
-/// # Errors
-///
-/// pipe2(2), open(2), socketpair(2): EMFILE, ENFILE; ENOENT without /proc.
-pub fn create_both(of_two_users: bool) -> io::Result<[[OwnedFd; 2]; 2]> {
-    if !of_two_users {
-        return Ok([create()?, create()?]);
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-    let (writes_to_other, writes_to_one) = (one.try_clone()?, other.try_clone()?);
-    Ok([[one, writes_to_one], [other, writes_to_other]])
-}
-
-/// A pipe by two descriptions, which share no flags.
+/// A doorbell by two descriptions, which share no flags: one cannot make the other's reads or
+/// writes block.
 ///
 /// # Errors
 ///
@@ -45,20 +27,13 @@ pub fn create() -> io::Result<[OwnedFd; 2]> {
     Ok([open()?, open()?])
 }
 
-/// Whether a descriptor from another process is a doorbell: a pipe that reads and writes, or a datagram socket of this host, and
+/// Whether a descriptor from another process is a doorbell: a pipe that reads and writes, and
 /// does neither by blocking.
 pub fn check(fd: BorrowedFd<'_>) -> bool {
-    let is_datagram = || {
-        let is_local = socket_domain(fd).is_ok_and(|family| family == AddressFamily::UNIX);
-        is_local && socket_type(fd).is_ok_and(|kind| kind == SocketType::DGRAM)
-    };
-    let is_one = rustix::fs::fstat(fd).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo => true,
-        FileType::Socket => is_datagram(),
-        _ => false,
-    });
+    let is_pipe =
+        rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
     let wanted = OFlags::RDWR | OFlags::NONBLOCK;
-    is_one
+    is_pipe
         && rustix::fs::fcntl_getfl(fd)
             .is_ok_and(|flags| flags & (OFlags::RWMODE | OFlags::NONBLOCK) == wanted)
 }
@@ -101,38 +76,6 @@ mod tests {
         }
         assert_eq!((rustix::io::write(&peer, &[1]), edges()), (Err(rustix::io::Errno::AGAIN), 1));
         assert_eq!(edges(), 0);
-    }
-
-    #[test]
-    fn sockets_of_two_users_are_neither_blocked_nor_hung_up() {
-        let [[own, to_own], [other, to_other]] = create_both(true).unwrap();
-        assert!([&own, &to_own, &other, &to_other].into_iter().all(|fd| check(fd.as_fd())));
-        let set = Set::new().unwrap();
-        set.add(own.as_fd(), epoll::IN | epoll::EDGES, 0).unwrap();
-        let edges = || set.wait(&mut [Event::NONE; 2], Some(Duration::ZERO)).unwrap();
-        let wake = |fd: &OwnedFd| rustix::io::write(fd, &[1]);
-        let drain = |fd: &OwnedFd| rustix::io::read(fd, &mut [0; 64]);
-        for _ in 0..3 {
-            assert_eq!((wake(&to_own), edges()), (Ok(1), 1));
-        }
-        assert_eq!((drain(&own), drain(&own), drain(&own)), (Ok(1), Ok(1), Ok(1)));
-        assert_eq!(
-            (drain(&own), drain(&other)),
-            (Err(rustix::io::Errno::AGAIN), Err(rustix::io::Errno::AGAIN))
-        );
-        let blocks = |fd: &OwnedFd| rustix::fs::fcntl_setfl(fd, OFlags::RDWR).unwrap();
-        blocks(&other);
-        assert!(
-            !check(to_own.as_fd()) && check(own.as_fd()) && check(to_other.as_fd()),
-            "a peer's flags are its own"
-        );
-        // Nobody reads: what finds no room is refused, and not waited for.
-        assert!((0..100_000).any(|_| wake(&to_other) == Err(rustix::io::Errno::AGAIN)));
-        rustix::net::shutdown(&other, rustix::net::Shutdown::Both).unwrap();
-        drop((other, to_own));
-        edges();
-        assert_eq!((edges(), drain(&own)), (0, Err(rustix::io::Errno::AGAIN)), "no end");
-        assert!(wake(&to_other).is_err(), "and no signal, which would end this test");
     }
 
     #[test]
