@@ -83,7 +83,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         shown_in_kernel: false,
         apart: VecDeque::new(),
         waiters: Waiters::default(),
-        rung_unseen: 0,
+        unseen: Default::default(),
         owes: None,
         slept_by: 0,
         contended: false,

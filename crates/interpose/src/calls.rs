@@ -241,9 +241,10 @@ fn sends(
 /// A call with MSG_ZEROCOPY: of a socket with SO_ZEROCOPY the kernel tells when it is complete. Many servers set that option and
 /// never make such a call (gRPC).
 #[cold]
-fn sends_without_copy(fd: c_int) {
-    if kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY)) == Some(1) {
-        leaving::leave_for(fd, Reason::Option);
+fn sends_without_copy(socket: &'static Socket, fd: c_int) {
+    let is_the_kernels = matches!(socket.state(), State::Kernel | State::Free) || mode::is_confined();
+    if !is_the_kernels && kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY)) == Some(1) {
+        leaving::leave_for_option(fd);
     }
 }
 
@@ -258,7 +259,7 @@ fn sending_pieces(
 ) -> Option<ssize_t> {
     let send_rest = |from: Pieces<'_>| send_whole(fd, from, flags);
     if flags & libc::MSG_ZEROCOPY != 0 {
-        sends_without_copy(fd);
+        sends_without_copy(socket, fd);
     }
     let mut done = 0;
     let generation = socket.generation.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::sets::{self, Change, Place, Set, Wish};
 use crate::sockets::{self, State};
 use crate::table::{self, Entry};
 use crate::threads;
-use crate::waiter::{Armed, Next, Waiter, Waiting, Woken};
+use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting};
 
 /// How long a wait may take.
 #[derive(Clone, Copy)]
@@ -212,7 +212,7 @@ impl SetWait<'_> {
 impl Waiting for SetWait<'_> {
     type Outcome = c_int;
 
-    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Next> {
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Phase> {
         let first = self.began.is_some();
         let now = self.began.take().unwrap_or_else(clock::now);
         let (fd, at_once) = (self.fd, self.at_once);
@@ -238,13 +238,13 @@ impl Waiting for SetWait<'_> {
                 told = inner.collect(fd, room, false);
             }
             if told == 0 && share == 0 {
-                return Continue(Next::Collect);
+                return Continue(Phase::Collect);
             }
         }
         match told {
             0 if at_once => Break(0),
-            0 if sleeps => Continue(Next::Sleep),
-            0 => Continue(Next::Look),
+            0 if sleeps => Continue(Phase::Sleep),
+            0 => Continue(Phase::Look),
             told => Break(told as c_int),
         }
     }
@@ -258,10 +258,10 @@ impl Waiting for SetWait<'_> {
         true
     }
 
-    fn arms(&mut self, overdue: Duration) -> ControlFlow<c_int, Armed> {
+    fn arms(&mut self) -> ControlFlow<c_int, Armed> {
         let fd = self.fd;
         let inner = self.inner();
-        if !inner.go_to_sleep(fd, overdue) {
+        if !inner.go_to_sleep(fd) {
             return Continue(Armed::News);
         }
         let unseen = inner.unseen;
@@ -270,27 +270,32 @@ impl Waiting for SetWait<'_> {
         Continue(Armed::Asleep { unseen })
     }
 
-    fn sleeps(&mut self, until: Option<Instant>) -> Woken<c_int> {
+    fn sleeps(&mut self, until: Option<Instant>) -> Slept<c_int> {
         let found = self.ask(0, Limit::until(until));
+        let at = clock::now();
         let (fd, errno) = (self.fd, real::errno());
         let (inner, room) = self.parts();
         inner.woke();
         let Ok(found) = usize::try_from(found) else {
             real::set_errno(errno);
-            return Woken { in_vain: false, called: 0, outcome: Break(-1) };
+            return Slept { at, called: 0, outcome: Break(-1) };
         };
-        inner.kernel_was_asked(clock::now());
+        inner.kernel_was_asked(at);
         let mut told = inner.filter(fd, &mut room[..found], 0);
         let called = inner.called_at();
         if told == 0 {
             told = inner.collect(fd, room, false);
         }
         let outcome = if told > 0 { Break(told as c_int) } else { Continue(()) };
-        Woken { in_vain: found == 0, called, outcome }
+        Slept { at, called, outcome }
     }
 
     fn has_nothing(&mut self) -> c_int {
         0
+    }
+
+    fn is_find(found: &c_int) -> bool {
+        *found > 0
     }
 
     fn is_interrupted(&mut self) -> c_int {

@@ -56,6 +56,7 @@ mod stats;
 mod table;
 mod take;
 mod threads;
+mod unseen;
 mod uring;
 mod vfork;
 mod waiter;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{pollfd, sigset_t, timespec};
+use promote::Next;
 use ring::WakeUp;
 
 use crate::beside::Beside;
@@ -22,8 +23,7 @@ use crate::sockets::{Promoted, Socket, State};
 use crate::spin::KERNEL_EVERY;
 use crate::table::{self, Entry};
 use crate::threads;
-use crate::waiter::{Armed, Next, Waiter, Waiting, Woken};
-use crate::waiters::soonest;
+use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
 
 thread_local! {
     /// When this thread last asked the kernel in such a wait.
@@ -176,7 +176,7 @@ struct Poll<'a, W: ?Sized> {
 impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
     type Outcome = c_int;
 
-    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Next> {
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<c_int, Phase> {
         let now = self.began.take().unwrap_or_else(clock::now);
         let ready = any_ready(self.fds);
         let is_due = self.asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY);
@@ -204,7 +204,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
                 return Break(found);
             }
         }
-        Continue(if looks { Next::Look } else { Next::Sleep })
+        Continue(if looks { Phase::Look } else { Phase::Sleep })
     }
 
     fn begins_to_look(&mut self) {
@@ -217,44 +217,50 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
         any_ready(self.fds)
     }
 
-    fn arms(&mut self, overdue: Duration) -> ControlFlow<c_int, Armed> {
+    fn arms(&mut self) -> ControlFlow<c_int, Armed> {
         // Who sleeps in the kernel hears bells.
         let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
             <= Beside::MOST;
         let has_room = few && self.has_room;
         self.beside = self.fds.as_poll().filter(|_| has_room).and_then(|fds| Beside::of(fds));
-        let armed = arm_all(self.fds, &mut self.beside, overdue);
+        let armed = arm_all(self.fds, &mut self.beside);
         if armed == Armed::News {
             are_awake(self.fds, &mut self.beside);
         }
         Continue(armed)
     }
 
-    fn sleeps(&mut self, until: Option<Instant>) -> Woken<c_int> {
-        let left = Limit::until(until);
+    fn sleeps(&mut self, until: Option<Instant>) -> Slept<c_int> {
         // SAFETY: a mask or null.
-        let found = unsafe { ask_beside(self.fds, &mut self.beside, left, self.mask) };
-        let errno = real::errno();
+        let ask = |poll: &mut Self, left| unsafe { ask_beside(poll.fds, &mut poll.beside, left, poll.mask) };
+        let mut found = ask(self, Limit::until(until));
+        let at = clock::now();
+        let mut errno = real::errno();
         let called = are_awake(self.fds, &mut self.beside);
         woke(self.fds);
-        let outcome = if found < 0 && errno == libc::EINVAL && self.beside.is_some() {
+        if found < 0 && errno == libc::EINVAL && self.beside.take().is_some() {
+            // With the doorbells they were more than RLIMIT_NOFILE.
             self.has_room = false;
-            Continue(())
-        } else if found < 0 {
-            real::set_errno(errno);
-            Break(found)
-        } else {
-            real::set_errno(errno);
-            match self.fds.correct() {
+            found = ask(self, Limit::After(Duration::ZERO));
+            errno = real::errno();
+        }
+        real::set_errno(errno);
+        let outcome = match found {
+            ..0 => Break(found),
+            _ => match self.fds.correct() {
                 0 => Continue(()),
                 found => Break(found),
-            }
+            },
         };
-        Woken { in_vain: found == 0, called, outcome }
+        Slept { at, called, outcome }
     }
 
     fn has_nothing(&mut self) -> c_int {
         0
+    }
+
+    fn is_find(found: &c_int) -> bool {
+        *found > 0
     }
 
     fn is_interrupted(&mut self) -> c_int {
@@ -279,14 +285,14 @@ fn any_in_use<W: Waited + ?Sized>(fds: &W) -> bool {
 }
 
 fn has_bytes(promoted: &mut Promoted) -> bool {
-    !matches!(promoted.connection.next(0), Ok(promote::Next::Nothing | promote::Next::Kernel))
+    !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
 }
 
 fn any_ready<W: Waited + ?Sized>(fds: &W) -> bool {
     fds.to_read().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
 }
 
-fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: Duration) -> Armed {
+fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> Armed {
     let (mut news, mut unseen) = (false, None);
     for (fd, _) in fds.to_read() {
         let Some(socket) = promoted(fd) else { continue };
@@ -304,10 +310,7 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>, overdue: Du
                 news |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
             }
             promoted.is_slept_on();
-            match promoted.unseen_for() {
-                Some(soon) if soon <= overdue => promoted.ring_unseen(fd),
-                soon => unseen = soonest(unseen, soon),
-            }
+            unseen = soonest(unseen, promoted.wakes_unseen(fd));
         }
     }
     if news { Armed::News } else { Armed::Asleep { unseen } }

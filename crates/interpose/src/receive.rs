@@ -10,7 +10,7 @@ use promote::Reason;
 use ring::WakeUp;
 
 use crate::call_limit::CallLimit;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::kernel;
 use crate::leaving;
 use crate::memory::{Pieces, piece};
@@ -19,8 +19,8 @@ use crate::promoter;
 use crate::sets::{self, EDGE};
 use crate::sockets::{Busy, Guard, Interest, Socket};
 use crate::take::{Outcome, take};
-use crate::waiter::{Armed, Next, Waiter, Waiting, Woken};
-use crate::waiters::{self, soonest};
+use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
+use crate::waiters;
 
 /// Bytes of one lane.
 pub(crate) struct Part {
@@ -149,9 +149,9 @@ struct Read<'a> {
 impl Waiting for Read<'_> {
     type Outcome = Received;
 
-    // In the frame of its only caller: calls run on small stacks, too.
+    // In the frame of its only caller: the stack of a handler may be short.
     #[inline(always)]
-    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Self::Outcome, Next> {
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Received, Phase> {
         let (socket, fd, flags) = (self.socket, self.fd, self.flags);
         let mut inner = socket.lock();
         let Interest { set, events, sets, .. } = inner.interest;
@@ -172,7 +172,7 @@ impl Waiting for Read<'_> {
             promoted.is_awaited_here();
             self.kept.get_or_insert_with(|| socket.keep());
             if waiter.may_look() {
-                return Continue(Next::Look);
+                return Continue(Phase::Look);
             }
         }
         // A set that is not known may be edge-triggered.
@@ -201,12 +201,13 @@ impl Waiting for Read<'_> {
             || (!self.blocks && !promoted.waits_in_kernel(flags) && kernel::is_nonblocking(fd));
         if is_told {
             return match promoted.rest(sets > 0) {
-                Ok(true) => Continue(Next::Collect),
+                Ok(true) => Continue(Phase::Collect),
                 Ok(false) => Break(Some(Err(libc::EAGAIN))),
                 Err(errno) => Break(Some(Err(errno))),
             };
         }
         if promoted.waits_in_kernel(flags) {
+            waiter.stop();
             return self.asks_kernel(inner);
         }
         promoted.is_awaited_here();
@@ -214,7 +215,7 @@ impl Waiting for Read<'_> {
             Ok(until) => self.until = until,
             Err(errno) => return Break(Some(Err(errno))),
         }
-        Continue(if self.blocks && waiter.may_look() { Next::Look } else { Next::Sleep })
+        Continue(if self.blocks && waiter.may_look() { Phase::Look } else { Phase::Sleep })
     }
 
     fn begins_to_look(&mut self) {
@@ -230,7 +231,7 @@ impl Waiting for Read<'_> {
     }
 
     #[inline(never)]
-    fn arms(&mut self, overdue: Duration) -> ControlFlow<Self::Outcome, Armed> {
+    fn arms(&mut self) -> ControlFlow<Received, Armed> {
         let mut inner = self.socket.lock();
         let sets = inner.interest.sets;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
@@ -243,10 +244,13 @@ impl Waiting for Read<'_> {
             Ok(false) => promoted.is_slept_on(),
             Err(errno) => return Break(Some(Err(errno))),
         }
-        let mut unseen = promoted.unseen_for();
-        if unseen.take_if(|soon| *soon <= overdue || self.doorbell.is_none()).is_some() {
+        let unseen = if self.doorbell.is_some() {
+            promoted.wakes_unseen(self.fd)
+        } else {
+            // The kernel's call keeps to no time of ours.
             promoted.ring_unseen(self.fd);
-        }
+            None
+        };
         (self.waits_for_ever, self.limits_set) = (promoted.waits_for_ever, promoted.limits_set);
         let owes = promoted.owes_bells();
         drop(inner);
@@ -263,57 +267,61 @@ impl Waiting for Read<'_> {
     }
 
     #[inline(never)]
-    fn is_interrupted(&mut self) -> Self::Outcome {
+    fn is_interrupted(&mut self) -> Received {
         self.fails(libc::EINTR)
     }
 
     #[inline(never)]
-    fn sleeps(&mut self, until: Option<Instant>) -> Woken<Self::Outcome> {
-        let ended = |outcome| Woken { in_vain: false, called: 0, outcome: Break(outcome) };
+    fn sleeps(&mut self, until: Option<Instant>) -> Slept<Received> {
         let Some(doorbell) = self.doorbell else {
             let waited = match self.until {
                 None => kernel::wait(self.fd, self.flags),
                 until => kernel::wait_for(self.fd, libc::POLLIN, until),
             };
             return match waited {
-                Ok(()) => self.is_awake(false, None),
+                Ok(()) => self.has_slept(false, None),
                 Err(errno) => {
                     if errno == libc::EAGAIN && self.blocks && kernel::is_nonblocking(self.fd) {
                         // O_NONBLOCK was set where nobody saw it.
                         waiters::nonblocking(self.socket, true);
                     }
-                    ended(self.fails(errno))
+                    self.ends(errno)
                 }
             };
         };
         if self.became_nonblocking() {
-            return ended(self.fails(libc::EAGAIN));
+            return self.ends(libc::EAGAIN);
         }
         let limit = if self.waits_for_ever { None } else { self.limit.until(self.fd) };
         let had_no_limit = limit.is_none().then_some(self.limits_set);
         match kernel::wait_beside(self.fd, doorbell, soonest(limit, until)) {
             Ok(woken) => {
                 self.asked = woken.by_kernel;
-                self.is_awake(woken.by_doorbell, had_no_limit)
+                self.has_slept(woken.by_doorbell, had_no_limit)
             }
             // The next look tells whether the call ends by that: unlike recv(2) a poll(2) does by each handler.
-            Err(errno @ (libc::EINTR | libc::EAGAIN)) => {
+            Err(libc::EINTR | libc::EAGAIN) => {
                 self.asked = false;
-                Woken { in_vain: errno == libc::EAGAIN, ..self.is_awake(false, had_no_limit) }
+                self.has_slept(false, had_no_limit)
             }
-            Err(errno) => ended(self.fails(errno)),
+            Err(errno) => self.ends(errno),
         }
     }
 
-    fn has_nothing(&mut self) -> Self::Outcome {
+    /// SO_RCVTIMEO, which is its own, ends it elsewhere.
+    fn has_nothing(&mut self) -> Received {
         Some(Err(libc::EAGAIN))
+    }
+
+    fn is_find(outcome: &Received) -> bool {
+        matches!(outcome, Some(Ok(_)))
     }
 }
 
 impl Read<'_> {
     /// The kernel has what comes next, or tells of it: one call of it waits.
     #[cold]
-    fn asks_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Next> {
+    fn asks_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Phase> {
         let (socket, fd, into, flags) = (self.socket, self.fd, *self.into, self.flags);
         self.asked = true;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
@@ -331,7 +339,7 @@ impl Read<'_> {
         if count < 0 {
             return match crate::real::errno() {
                 // Another thread took it.
-                libc::EAGAIN if waited == Ok(libc::MSG_DONTWAIT) => Continue(Next::Collect),
+                libc::EAGAIN if waited == Ok(libc::MSG_DONTWAIT) => Continue(Phase::Collect),
                 errno => Break(self.fails(errno)),
             };
         }
@@ -344,7 +352,7 @@ impl Read<'_> {
         {
             return Break(Some(finish(socket, inner, fd, flags, outcome)));
         }
-        Continue(Next::Collect)
+        Continue(Phase::Collect)
     }
 
     /// Whether O_NONBLOCK was set where nobody saw it, which poll(2) does not tell: asked once a call.
@@ -356,8 +364,9 @@ impl Read<'_> {
         became
     }
 
-    /// Has slept; `rung`: until the doorbell. `had_no_limit`: since when it has no SO_RCVTIMEO.
-    fn is_awake(&mut self, rung: bool, had_no_limit: Option<u32>) -> Woken<Received> {
+    /// `rung`: by the doorbell. `had_no_limit`: since when it has no SO_RCVTIMEO.
+    fn has_slept(&mut self, rung: bool, had_no_limit: Option<u32>) -> Slept<Received> {
+        let at = clock::now();
         self.slept = true;
         let mut called = 0;
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
@@ -366,7 +375,11 @@ impl Read<'_> {
             promoted.waits_for_ever |=
                 had_no_limit == Some(promoted.limits_set) && !promoted.connection.is_shared();
         }
-        Woken { in_vain: false, called, outcome: Continue(()) }
+        Slept { at, called, outcome: Continue(()) }
+    }
+
+    fn ends(&self, errno: i32) -> Slept<Received> {
+        Slept { at: clock::now(), called: 0, outcome: Break(self.fails(errno)) }
     }
 
     /// The kernel, which tells an error of the connection once, failed a wait. A call that tells what it took before

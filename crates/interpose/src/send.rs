@@ -277,8 +277,7 @@ impl Promoted {
     /// This thread sleeps for an answer, most likely, and has done so for a while: an end that was left awake between two
     /// waits may wait where nobody sees it.
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
-        if self.connection.lies_unseen() && self.connection.may_wake_over_tcp() {
-            self.was_rung_unseen();
+        if self.connection.lies_unseen().is_some() && self.connection.may_wake_over_tcp() {
             count(&COUNTERS.bells, 1);
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => self.connection.bell_was_taken(),

@@ -8,7 +8,6 @@
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use ring::layout::SLEEPERS;
 use rustc_hash::FxHashMap;
@@ -111,8 +110,8 @@ pub(crate) struct Inner {
     called_at: u64,
     /// A doorbell woke it: a look at the list is due.
     pub(crate) rang: bool,
-    /// How soon the peer of one of its sockets may count as one that waits unseen.
-    pub(crate) unseen: Option<Duration>,
+    /// When the peer of one of its sockets counts as one that waits unseen.
+    pub(crate) unseen: Option<Instant>,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];

@@ -157,8 +157,7 @@ pub(crate) struct Promoted {
     /// for room in the kernel.
     pub(crate) apart: VecDeque<u8>,
     pub(crate) waiters: Waiters,
-    /// How often its peer was rung since it may wait unseen.
-    pub(crate) rung_unseen: u8,
+    pub(crate) unseen: crate::unseen::Unseen,
     /// When this process began to use what it was forked with, a set of the one before slept so
     /// (see `pages::asleep_before`), and may be about to find a wake-up in this connection.
     pub(crate) owes: Option<(u32, u32)>,

@@ -200,11 +200,13 @@ impl Sleep {
         Sleep(clock::nanoseconds())
     }
 
-    /// Its end. The other end of what it slept on says that it called at `called`: anything at all, if that is hostile.
-    pub(crate) fn end(self, called: u64) {
-        let now = clock::nanoseconds();
-        if (self.0..=now).contains(&called) {
-            learn(|policy| policy.woke(Duration::from_nanos(now - called)));
+    /// Its end, at `at`. The other end of what it slept on says that it called at `called`: anything at all, if that is hostile.
+    // Apart: the account is long, and the stack of a handler may be short.
+    #[inline(never)]
+    pub(crate) fn end(self, at: Instant, called: u64) {
+        let at = at.as_nanos() as u64;
+        if (self.0..=at).contains(&called) {
+            learn(|policy| policy.woke(Duration::from_nanos(at - called)));
         }
     }
 }

@@ -1,21 +1,20 @@
-//! How a call waits: it collects what is here, looks at the rings for as long as that pays, has the peers wake it and sleeps, until
-//! one deadline. What differs between read(2), poll(2) and epoll_wait(2) is how they collect, sleep and report.
+//! How a call waits: it collects what is here, looks at the rings for as long as that pays, has the peers wake it and
+//! sleeps, until one deadline. read(2), poll(2) and epoll_wait(2) differ in how they collect, sleep and report.
 
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::time::Duration;
 
-use crate::clock::{self, Instant};
+use crate::clock;
+use crate::clock::Instant;
 use crate::signals;
 use crate::spin::{Sleep, Wait};
-use crate::waiters::soonest;
 
 /// A call that waits.
 pub(crate) trait Waiting {
     /// What it comes to.
     type Outcome;
 
-    /// What the rings have, and the kernel where it is to be asked.
-    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Self::Outcome, Next>;
+    /// What the rings have, and the kernel where it is to be asked; else what comes next.
+    fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Self::Outcome, Phase>;
 
     /// Its rings are looked at from here on, and their peers need not wake this thread.
     fn begins_to_look(&mut self);
@@ -23,11 +22,11 @@ pub(crate) trait Waiting {
     /// One look at the rings alone. False: nothing is there.
     fn looks(&mut self) -> bool;
 
-    /// Has the peers wake this thread. `overdue`: how long it has slept for peers that may wait unseen.
-    fn arms(&mut self, overdue: Duration) -> ControlFlow<Self::Outcome, Armed>;
+    /// Has the peers wake this thread.
+    fn arms(&mut self) -> ControlFlow<Self::Outcome, Armed>;
 
-    /// Sleeps, if not until something comes, then until this time, and asks for no wake-up any more.
-    fn sleeps(&mut self, until: Option<Instant>) -> Woken<Self::Outcome>;
+    /// Sleeps until something comes, or until this time, and asks for no wake-up any more.
+    fn sleeps(&mut self, until: Option<Instant>) -> Slept<Self::Outcome>;
 
     /// Whether it goes on after a handler with SA_RESTART (signal(7)).
     fn restarts(&self) -> bool {
@@ -39,11 +38,14 @@ pub(crate) trait Waiting {
 
     /// A handler ended it before it slept.
     fn is_interrupted(&mut self) -> Self::Outcome;
+
+    /// Whether it came to something that was waited for.
+    fn is_find(outcome: &Self::Outcome) -> bool;
 }
 
-/// After nothing was collected.
+/// What a call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Phase {
     Collect,
     Look,
     Sleep,
@@ -54,15 +56,14 @@ pub(crate) enum Next {
 pub(crate) enum Armed {
     /// Something is here.
     News,
-    /// Nothing; and how soon one of the peers may count as one that waits unseen.
-    Asleep { unseen: Option<Duration> },
+    /// Nothing; and when one of the peers counts as one that waits [unseen](crate::unseen).
+    Asleep { unseen: Option<Instant> },
 }
 
-/// The end of a sleep.
-pub(crate) struct Woken<Outcome> {
-    /// Nothing came.
-    pub(crate) in_vain: bool,
-    /// When the peer called that ended it; 0: not known.
+/// A sleep that has ended.
+pub(crate) struct Slept<Outcome> {
+    pub(crate) at: Instant,
+    /// When the peer called that ended it, in nanoseconds; 0: not known.
     pub(crate) called: u64,
     pub(crate) outcome: ControlFlow<Outcome>,
 }
@@ -73,21 +74,28 @@ pub(crate) struct Waiter {
     /// Handlers that had run in this thread.
     handled: u32,
     look: Option<Wait>,
-    overdue: Duration,
 }
 
 impl Waiter {
     /// Until `deadline`; `None`: for ever, or the call keeps a time limit of its own.
     #[inline]
     pub(crate) fn new(deadline: Option<Instant>) -> Waiter {
-        Waiter { deadline, handled: signals::handled(), look: None, overdue: Duration::ZERO }
+        Waiter { deadline, handled: signals::handled(), look: None }
     }
 
     /// Whether it looks before it sleeps.
     #[inline]
     pub(crate) fn may_look(&mut self) -> bool {
-        let deadline = self.deadline;
-        self.look.get_or_insert_with(|| Wait::new(deadline)).spins() && signals::handled() == self.handled
+        if self.look.is_none() {
+            self.begin();
+        }
+        self.look.as_ref().is_some_and(Wait::spins) && signals::handled() == self.handled
+    }
+
+    // Apart, as is what follows: the account is long, and the stack of a handler may be short.
+    #[inline(never)]
+    fn begin(&mut self) {
+        self.look = Some(Wait::new(self.deadline));
     }
 
     /// Whether it no longer looks.
@@ -96,8 +104,11 @@ impl Waiter {
         self.look.as_ref().is_some_and(|look| !look.spins())
     }
 
-    fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| clock::now() >= deadline)
+    /// It looks no more: it sleeps.
+    pub(crate) fn stop(&mut self) {
+        if let Some(look) = &mut self.look {
+            look.stop();
+        }
     }
 
     /// Waits.
@@ -106,35 +117,29 @@ impl Waiter {
         loop {
             match call.collect(self) {
                 Break(outcome) => {
-                    if let Some(look) = &mut self.look {
-                        look.found();
+                    if W::is_find(&outcome) {
+                        self.found();
                     }
                     return outcome;
                 }
-                Continue(Next::Collect) => continue,
-                Continue(Next::Look) if self.look(call) => continue,
-                Continue(Next::Look | Next::Sleep) => {}
+                Continue(Phase::Collect) => continue,
+                Continue(Phase::Look) if self.look(call) => continue,
+                Continue(Phase::Look | Phase::Sleep) => self.stop(),
             }
-            if let Some(look) = &mut self.look {
-                look.stop();
-            }
-            let unseen = match call.arms(self.overdue) {
+            let unseen = match call.arms() {
                 Break(outcome) => return outcome,
                 Continue(Armed::News) => continue,
                 Continue(Armed::Asleep { unseen }) => unseen,
             };
+            let handled = signals::handled();
             if signals::end_a_wait(self.handled, || call.restarts()) {
                 return call.is_interrupted();
             }
-            self.handled = signals::handled();
-            let soon = unseen.map(|unseen| clock::now() + unseen);
+            self.handled = handled;
             let sleep = Sleep::begin();
-            let woken = call.sleeps(soonest(self.deadline, soon));
-            sleep.end(woken.called);
-            if woken.in_vain {
-                self.overdue = unseen.unwrap_or(self.overdue);
-            }
-            match woken.outcome {
+            let slept = call.sleeps(soonest(self.deadline, unseen));
+            sleep.end(slept.at, slept.called);
+            match slept.outcome {
                 Break(outcome) => return outcome,
                 Continue(()) if self.is_over() => return call.has_nothing(),
                 Continue(()) => {}
@@ -142,7 +147,15 @@ impl Waiter {
         }
     }
 
+    #[inline(never)]
+    fn found(&mut self) {
+        if let Some(look) = &mut self.look {
+            look.found();
+        }
+    }
+
     /// Looks until something is there, or the kernel is to be asked (true), or looking no longer pays, or a handler ran.
+    #[inline(never)]
     fn look<W: Waiting>(&mut self, call: &mut W) -> bool {
         call.begins_to_look();
         let Some(look) = &mut self.look else { return false };
@@ -153,4 +166,13 @@ impl Waiter {
         }
         look.spins() && signals::handled() == self.handled
     }
+
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| clock::now() >= deadline)
+    }
+}
+
+/// The sooner of two times, where there are any.
+pub(crate) fn soonest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    [one, other].into_iter().flatten().min()
 }

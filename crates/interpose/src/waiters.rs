@@ -3,7 +3,6 @@
 //! ends that.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
@@ -19,11 +18,6 @@ pub(crate) enum Waiters {
     /// And a read has found nothing since: what the program waits with next is not known yet.
     Told,
 }
-
-/// How long a thread sleeps at first before it takes a peer that asks for no wake-up for one that waits unseen, and not for
-/// one that is about to look, as on a core that both share: each time that it does so takes twice as long.
-const UNSEEN_FOR: Duration = Duration::from_millis(1);
-const UNSEEN_DOUBLED: u8 = 10;
 
 /// Reads that block and find their bytes, of which nobody had told the program, after which they count as its way to wait.
 /// Where both ends share a core each read finds them: its answer wakes a peer that asks again at once.
@@ -69,11 +63,6 @@ impl Waiters {
     }
 }
 
-/// The least of two, where there are any.
-pub(crate) fn soonest<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
-    [one, other].into_iter().flatten().min()
-}
-
 /// MEGAPIPE_ARM=always: nothing is concluded from what was seen.
 static ARMS_ALWAYS: AtomicBool = AtomicBool::new(false);
 
@@ -102,16 +91,6 @@ impl Promoted {
     /// A read that blocks begins, of whose bytes nobody has told the program.
     pub(crate) fn is_read_by_waiting(&mut self) {
         self.waiters.read_by_waiting();
-    }
-
-    /// How long a thread sleeps before it [rings](Self::ring_unseen) a peer that may wait unseen. `None`: nothing lies before
-    /// it, or it asks for wake-ups.
-    pub(crate) fn unseen_for(&mut self) -> Option<Duration> {
-        self.connection.lies_unseen().then(|| UNSEEN_FOR * (1 << self.rung_unseen))
-    }
-
-    pub(crate) fn was_rung_unseen(&mut self) {
-        self.rung_unseen = (self.rung_unseen + 1).min(UNSEEN_DOUBLED);
     }
 
     /// Bytes were read.

@@ -352,7 +352,7 @@ impl Machine {
     }
 
     /// See [`ring::Sender::lies_unseen`].
-    pub fn lies_unseen(&mut self) -> bool {
+    pub fn lies_unseen(&mut self) -> Option<u64> {
         self.end.sender.lies_unseen()
     }
 

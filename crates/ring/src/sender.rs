@@ -569,13 +569,15 @@ impl Sender {
     }
 
     /// Whether bytes of the ring lie before a peer that asks for no bell for them, and is looked at by no sleeper: it is
-    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once.
-    pub fn lies_unseen(&mut self) -> bool {
+    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once. Returns how
+    /// many bytes of the ring it has taken.
+    pub fn lies_unseen(&mut self) -> Option<u64> {
         let peer = self.peer.header();
-        self.lane() == Lane::Ring
+        let lies = self.lane() == Lane::Ring
             && peer.armed.load(Ordering::Relaxed) == 0
             && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
-            && self.untaken().is_ok_and(|untaken| untaken > 0)
+            && self.untaken().is_ok_and(|untaken| untaken > 0);
+        lies.then_some(self.head)
     }
 
     /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in nanoseconds: the

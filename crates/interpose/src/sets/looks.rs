@@ -2,7 +2,6 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use libc::epoll_event;
 use promote::Next;
@@ -17,7 +16,7 @@ use crate::pages;
 use crate::real;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
-use crate::waiters::soonest;
+use crate::waiter::soonest;
 
 /// Sleeps of a set without bytes after which a socket is no longer looked at.
 const COOLING: u8 = 16;
@@ -327,8 +326,8 @@ impl Inner {
         news || ring(promoted) || promoted.kernel_has_news(fd)
     }
 
-    /// Before this thread sleeps in the kernel. `overdue`: how long it has slept for an unseen peer. False: something is here.
-    pub(crate) fn go_to_sleep(&mut self, epfd: i32, overdue: Duration) -> bool {
+    /// Before this thread sleeps in the kernel. False: something is here.
+    pub(crate) fn go_to_sleep(&mut self, epfd: i32) -> bool {
         self.unseen = None;
         let here = self.number + 1;
         let mut cooled = false;
@@ -341,10 +340,7 @@ impl Inner {
                 continue;
             };
             promoted.connection.tell_counts();
-            match promoted.unseen_for() {
-                Some(soon) if soon <= overdue => promoted.ring_unseen(inner.interest.fd),
-                soon => self.unseen = soonest(self.unseen, soon),
-            }
+            self.unseen = soonest(self.unseen, promoted.wakes_unseen(inner.interest.fd));
             let ours = inner.interest.set == here;
             let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
             promoted.quiet = promoted.quiet.saturating_add(1);

@@ -147,7 +147,10 @@ static void urgent(struct pair pair)
 static void without_copy(struct pair pair)
 {
     static char bytes[20000];
-    char control[512];
+    char control[512], unread[6];
+    /* What it has not read stays readable. */
+    send_all(pair.server, "unread", sizeof unread);
+    wait_for(pair.client, sizeof unread);
     for (int round = 0; round < 3; round++) {
         say("  send without copy = %zd", send(pair.client, bytes, sizeof bytes, MSG_ZEROCOPY));
         take_all(pair.server, bytes, sizeof bytes);
@@ -166,6 +169,8 @@ static void without_copy(struct pair pair)
         }
     }
     say("  completed: %d", completed);
+    take_all(pair.client, unread, sizeof unread);
+    show_bytes("  unread", unread, sizeof unread);
 }
 
 /* By which way messages go. */

@@ -1,0 +1,112 @@
+//! When a peer that asks for no wake-up counts as one that waits where nobody sees it, and not as one that is about to look:
+//! on a core that both share that is always so.
+
+use std::time::Duration;
+
+use crate::clock::{self, Instant};
+use crate::sockets::Promoted;
+
+/// How long bytes lie before it at first; each wake-up doubles that, so often.
+const AT_FIRST: Duration = Duration::from_millis(1);
+const DOUBLED_MOST: u8 = 4;
+/// A peer that answers a wake-up so soon was waiting for it.
+const SOON: Duration = Duration::from_micros(300);
+
+/// What was found out about one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    /// How much it had taken, and since when.
+    taken: u64,
+    since: Instant,
+    /// It was woken since.
+    woken: Option<Instant>,
+    doubled: u8,
+}
+
+impl Unseen {
+    /// When it is to be woken: never more than once for the same bytes. `taken`: what it has taken now; `called`: when it last
+    /// called.
+    fn due(&mut self, taken: u64, called: Instant, now: Instant) -> Option<Instant> {
+        if self.taken != taken || self.since.is_zero() {
+            if self.woken.take().is_some_and(|woken| (woken..woken + SOON).contains(&called)) {
+                self.doubled = 0;
+            }
+            (self.taken, self.since) = (taken, now);
+        }
+        self.woken.is_none().then(|| self.since + AT_FIRST * (1 << self.doubled))
+    }
+
+    fn is_woken(&mut self, now: Instant) {
+        self.woken = Some(now);
+        self.doubled = (self.doubled + 1).min(DOUBLED_MOST);
+    }
+}
+
+impl Promoted {
+    /// Before a sleep: wakes a peer that may wait unseen over TCP, if it is time to. Returns when it will be.
+    pub(crate) fn wakes_unseen(&mut self, fd: std::ffi::c_int) -> Option<Instant> {
+        let taken = self.connection.lies_unseen()?;
+        let (now, called) = (clock::now(), Duration::from_nanos(self.connection.peer_woke_at()));
+        let due = self.unseen.due(taken, called, now)?;
+        if now < due {
+            return Some(due);
+        }
+        self.unseen.is_woken(now);
+        self.ring_unseen(fd);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Sends messages, each of which the peer takes and answers after so long, or so long after it was woken if it waits unseen.
+    /// Returns how long each answer took.
+    fn answers(
+        unseen: &mut Unseen,
+        now: &mut Instant,
+        count: u64,
+        after: Duration,
+        waits_unseen: bool,
+    ) -> Vec<Duration> {
+        (0..count)
+            .map(|_| {
+                let sent = *now;
+                let taken = unseen.taken + 1;
+                let due = unseen.due(taken, sent, sent).unwrap();
+                let answered = if waits_unseen { due + after } else { sent + after };
+                if due < answered {
+                    unseen.is_woken(due);
+                    assert_eq!(unseen.due(taken, sent, answered), None, "once");
+                }
+                *now = answered;
+                // The next message finds what the peer has called at.
+                unseen.due(taken + 1, answered, answered);
+                answered - sent
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_slow_peer_is_woken_a_few_times_and_an_unseen_one_after_a_millisecond() {
+        let (mut unseen, mut now) = (Unseen::default(), MS);
+        answers(&mut unseen, &mut now, 100, 5 * MS, false);
+        assert_eq!(unseen.doubled, 3, "8 ms are longer than it takes");
+        answers(&mut unseen, &mut now, 100, 500 * MS, false);
+        assert_eq!(unseen.doubled, DOUBLED_MOST);
+        let took = answers(&mut unseen, &mut now, 3, SOON / 2, true);
+        assert_eq!(took, [16 * MS + SOON / 2, MS + SOON / 2, MS + SOON / 2]);
+    }
+
+    #[test]
+    fn time_goes_on_from_call_to_call() {
+        let mut unseen = Unseen { doubled: 3, ..Unseen::default() };
+        for call in 1..8 {
+            assert_eq!(unseen.due(64, MS, call * MS), Some(9 * MS));
+        }
+        assert_eq!(unseen.due(128, MS, 8 * MS), Some(16 * MS), "other bytes");
+    }
+}
