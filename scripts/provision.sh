@@ -4,8 +4,9 @@
 #   demo     servers and clients of scripts/demo.sh
 #   test     servers and clients of the tests
 #   checks   what else .ci/run needs
-# What is on the machine is used. Compilers are installed: as root, with sudo at a terminal, else
-# with `sudo -n`. Servers and clients are unpacked into target/tools instead: that needs no root,
+#   clients  servers, and clients in Python, Java (some 270 MB) and PHP, that `megapipe-bench apps` measures
+# What is on the machine is used. Compilers and clients are installed: as root, with sudo at a terminal, else
+# with `sudo -n`. Servers of tests are unpacked into target/tools instead: that needs no root,
 # and starts and enables nothing. NO_INSTALL=1 only says what is missing. Messages go to stderr.
 
 # The compiler that a manifest promises to be enough.
@@ -18,6 +19,8 @@ TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 # PROGRAM:PACKAGE
 DEMO=(redis-server:redis-server redis-benchmark:redis-tools nginx:nginx wrk:wrk)
 TEST=(memcached:memcached memcaslap:libmemcached-tools ab:apache2-utils)
+CLIENTS=(redis memcached nginx wrk haproxy postgresql nodejs gunicorn python3-redis python3-psycopg2 python3-grpcio
+    default-jdk-headless libpostgresql-jdbc-java php-cli php-redis)
 CHECKS=(c++:g++ python3:python3 valgrind:valgrind groff:groff-base shellcheck:shellcheck)
 
 note() { printf '%s\n' "$*" >&2; }
@@ -54,6 +57,7 @@ provide() {
             ;;
         test) unpack "${DEMO[@]}" "${TEST[@]}" || status=1 ;;
         checks) provide_checks || status=1 ;;
+        clients) provide_packages "${CLIENTS[@]}" || status=1 ;;
         esac
     done
     return "$status"

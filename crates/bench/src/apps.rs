@@ -50,20 +50,22 @@ use server::{Database, Part, Product, Server, Site};
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
     /// What to measure: redis, memcached, nginx, haproxy and postgres with their usual load generators;
-    /// redis-py, psycopg2 and grpc with clients in Python; gunicorn behind nginx; haproxy-node, HAProxy
-    /// before Node.js; waits, threads of this program that wait by one call; and overhead, which is what the library costs programs that it does nothing for
+    /// redis-py, psycopg2 and grpc with clients in Python; jdbc, PostgreSQL with one in Java; phpredis, Redis with
+    /// one in PHP; gunicorn behind nginx; haproxy-node, HAProxy before Node.js; waits, threads of this program that
+    /// wait by one call; and overhead, which is what the library costs programs that it does nothing for
     /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", hide_default_value = true)]
     #[arg(default_values_t = App::ALL.to_vec())]
     apps: Vec<App>,
-    /// What the clients do: get (redis, memcached, redis-py), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
-    /// select (postgres, psycopg2), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
+    /// What the clients do: get (redis, memcached, redis-py, phpredis), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
+    /// select (postgres, psycopg2, jdbc), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
     /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), short (one request on each of 50
     /// connections at a time), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
-    /// Concurrent connections, or threads of a client in Python, up to 500, where an operation has no number of its own
-    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for waits]
+    /// Concurrent connections, or threads of a client in Python or Java, or processes of one in PHP, up to 500, where
+    /// an operation has no number of its own
+    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for jdbc, phpredis and waits]
     #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
     #[arg(value_parser = whole(1..=500_u32))]
     connections: Vec<u32>,
@@ -233,7 +235,9 @@ impl<'plan> Run<'plan> {
         let library = copy(&product::library()?, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
-        fs::write(folder.path().join(client::SCRIPT), include_str!("apps/scripts/client.py"))?;
+        for (name, text) in client::SCRIPTS {
+            fs::write(folder.path().join(name), text)?;
+        }
         let mut command = Command::new(&megapipe);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);

@@ -23,6 +23,10 @@ names! {
         RedisPy = "redis-py",
         /// PostgreSQL, asked by psycopg2 from some threads.
         Psycopg2 = "psycopg2",
+        /// PostgreSQL, asked by Java's JDBC from some threads.
+        Jdbc = "jdbc",
+        /// redis-server, asked by PHP's phpredis from some processes.
+        Phpredis = "phpredis",
         /// A gRPC server in Python, asked by grpcio from some threads.
         Grpc = "grpc",
         /// gunicorn behind nginx on the same CPU, asked by wrk.
@@ -126,6 +130,10 @@ pub(super) enum Client {
     Pgbench,
     /// `scripts/client.py`.
     Python,
+    /// `scripts/Client.java`.
+    Java,
+    /// `scripts/client.php`.
+    Php,
     /// Threads of this program, which wait as those of the server do.
     Waits,
 }
@@ -133,7 +141,7 @@ pub(super) enum Client {
 /// What there is to say of a server.
 pub(super) struct Facts {
     pub(super) operations: &'static [Operation],
-    /// What it takes of the distribution: programs, and packages of Python modules.
+    /// What it takes of the distribution: programs, and packages of libraries.
     pub(super) programs: &'static [&'static str],
     /// Its usual client.
     pub(super) client: Client,
@@ -155,6 +163,11 @@ impl App {
             App::Postgres => (&[Select, Short], &["initdb", "postgres", "pgbench"]),
             App::RedisPy => (&[Get, Large, Pipeline, Publish], &["redis-server", "python3", "python3-redis"]),
             App::Psycopg2 => (&[Select], &["initdb", "postgres", "pgbench", "python3", "python3-psycopg2"]),
+            // The Java compiler, since the client is a source file.
+            App::Jdbc => {
+                (&[Select], &["initdb", "postgres", "pgbench", "java", "javac", "libpostgresql-jdbc-java"])
+            }
+            App::Phpredis => (&[Get], &["redis-server", "php", "php-redis"]),
             App::Grpc => (&[Unary], &["python3", "python3-grpcio"]),
             App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
             App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
@@ -167,12 +180,14 @@ impl App {
             App::Nginx | App::Haproxy => (Client::Wrk, MANY),
             App::Postgres => (Client::Pgbench, MANY),
             App::RedisPy | App::Psycopg2 | App::Grpc | App::Overhead => (Client::Python, FEW),
+            App::Jdbc => (Client::Java, THREADS),
+            App::Phpredis => (Client::Php, THREADS),
             App::Gunicorn | App::HaproxyNode => (Client::Wrk, FEW),
             App::Waits => (Client::Waits, THREADS),
         };
-        // wrk has TCP only, and so have the clients in Python.
+        // wrk has TCP only, and so have the clients in Python, Java and PHP.
         let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres);
-        let has_database = matches!(self, App::Postgres | App::Psycopg2);
+        let has_database = matches!(self, App::Postgres | App::Psycopg2 | App::Jdbc);
         Facts { operations, programs, client, connections, has_unix_socket, has_database }
     }
 
@@ -181,7 +196,7 @@ impl App {
         self.facts().operations
     }
 
-    /// What it takes of the distribution: programs, and packages of Python modules.
+    /// What it takes of the distribution: programs, and packages of libraries.
     pub fn programs(self) -> &'static [&'static str] {
         self.facts().programs
     }
@@ -196,12 +211,14 @@ impl Client {
             Client::Wrk => "wrk",
             Client::Pgbench => "pgbench",
             Client::Python => "python3",
+            Client::Java => "java",
+            Client::Php => "php",
             Client::Waits => "waits",
         }
     }
 
     fn keeps_a_rate(self) -> bool {
-        matches!(self, Client::Own | Client::Pgbench | Client::Python | Client::Waits)
+        !matches!(self, Client::RedisBenchmark | Client::Wrk)
     }
 }
 
@@ -289,7 +306,7 @@ impl std::fmt::Display for Case {
 /// Connections of servers that are made for many.
 const MANY: &[u32] = &[1, 50, 500];
 
-/// Threads of each side.
+/// Threads of each side, or processes.
 const THREADS: &[u32] = &[1, 8, 50];
 
 /// Threads of a client, or connections to one process that takes its time.

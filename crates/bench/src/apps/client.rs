@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
 use super::output::{self, report};
+use super::programs::JDBC;
 use super::server::{Part, Server, Site, UNIX_PORT};
 use super::waits::{self, Waits};
 use crate::Reason;
@@ -16,8 +17,16 @@ use crate::load::{self, Connections, Engine, Options, Report, Request, Target};
 use crate::part;
 use crate::process::{Process, cpu_of_ended_children};
 
-/// The client in Python; its options are in the script.
-pub(super) const SCRIPT: &str = "client.py";
+/// The clients in Python, Java and PHP; their options are in the first.
+pub(super) const SCRIPTS: [(&str, &str); 3] = [
+    (PYTHON, include_str!("scripts/client.py")),
+    (JAVA, include_str!("scripts/Client.java")),
+    (PHP, include_str!("scripts/client.php")),
+];
+
+const PYTHON: &str = "client.py";
+const JAVA: &str = "Client.java";
+const PHP: &str = "client.php";
 
 /// What a client and its server did.
 pub(super) struct Measured {
@@ -41,7 +50,10 @@ pub(super) fn measure(
         Client::RedisBenchmark => run.redis_benchmark(),
         Client::Wrk => run.wrk(),
         Client::Pgbench => run.pgbench(),
-        Client::Python => run.python(),
+        Client::Python => run.script("python3", &[], PYTHON),
+        // Without its file of performance counters in /tmp.
+        Client::Java => run.script("java", &["-XX:-UsePerfData", "-cp", JDBC], JAVA),
+        Client::Php => run.script("php", &[], PHP),
         Client::Waits => run.waits(program),
     }
 }
@@ -140,12 +152,12 @@ impl Run<'_> {
         self.run(command, |text| output::pgbench(text, "".lines())).map(drop)
     }
 
-    fn python(&self) -> Result<Measured, Reason> {
+    fn script(&self, interpreter: &str, flags: &[&str], script: &str) -> Result<Measured, Reason> {
         if self.case.app.facts().has_database {
             self.fill_memory()?;
         }
-        let mut command = self.site.program("python3", Part::Client)?;
-        command.arg(self.site.folder.join(SCRIPT));
+        let mut command = self.site.program(interpreter, Part::Client)?;
+        command.args(flags).arg(self.site.folder.join(script));
         command.arg(format!("{}-{}", self.case.app.name(), self.case.operation.name()));
         command.args(["--port", &self.server.port()?.to_string()]);
         command.args(["--threads", &self.case.connections.to_string()]);

@@ -122,11 +122,11 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(Case { app, operation, .. }: Case, site: &Site<'_>) -> Result<Self, Reason> {
         match app {
-            App::Redis | App::RedisPy => start("redis", site, &[], &[]),
+            App::Redis | App::RedisPy | App::Phpredis => start("redis", site, &[], &[]),
             App::Memcached => start("memcached", site, &[], &[]),
             App::Nginx => nginx(RETURN_PAGE, site),
             App::Haproxy => haproxy(nginx(RETURN_PAGE, site)?, site),
-            App::Postgres | App::Psycopg2 => postgres(site),
+            App::Postgres | App::Psycopg2 | App::Jdbc => postgres(site),
             App::Grpc => start("grpc", site, &[], &[]),
             App::Gunicorn => {
                 let behind = start("gunicorn", site, &[], &[])?;

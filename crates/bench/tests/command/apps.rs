@@ -35,11 +35,12 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
     if lacks(&format!("bench apps --apps {} --operations {operation}", app.name()), app) {
         return;
     }
+    let seconds = if app == App::Jdbc { "1" } else { "0.2" }; // Java is still compiling when it starts
     let files = Files::new(&format!("apps-{}-{operation}-{placement}", app.name()));
     let output = files
         .bench("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
-        .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1", "--open-loop"])
+        .args(["--placements", placement, "--seconds", seconds, "--rounds", "1", "--open-loop"])
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -102,6 +103,8 @@ measured! {
     postgres_is_measured: Postgres, ["select"], OneCore, WITH_UNIX;
     redis_py_is_measured: RedisPy, ["get", "large", "pipeline", "publish"], OneCore, PLAIN;
     psycopg2_is_measured: Psycopg2, ["select"], OneCore, PLAIN;
+    jdbc_is_measured: Jdbc, ["select"], OneCore, PLAIN;
+    phpredis_is_measured: Phpredis, ["get"], OneCore, PLAIN;
     grpc_is_measured: Grpc, ["unary"], OneCore, PLAIN;
     gunicorn_behind_nginx_is_measured: Gunicorn, ["keep-alive"], OneCore, PLAIN;
     node_behind_haproxy_is_measured: HaproxyNode, ["keep-alive"], OneCore, PLAIN;
@@ -170,7 +173,7 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
     for (arguments, words) in [
         (
             &["--apps", "sendmail"][..],
-            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, grpc, gunicorn, haproxy-node, waits, overhead",
+            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, jdbc, phpredis, grpc, gunicorn, haproxy-node, waits, overhead",
         ),
         (&["--operations", "think"], "keep-alive"),
         (&["--placements", "asleep"], "two-cores, one-core, either, oversubscribed"),
