@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean. See HACKING.md.
+# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps limits loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
+.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps limits loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
 
 # A library below the command's own prefix is found without being told: another prefix is no other program.
 FOREIGN_LIBDIR = $(filter-out $(PREFIX)/lib,$(LIBDIR))
@@ -41,6 +41,9 @@ soak: ## Run COUNT (10000) random sequences against the model, and 20,000 connec
 
 soak-apps: ## Run Redis, nginx, HAProxy and PostgreSQL for DURATION (600) seconds from SEED on, and kill them all the time
 	tests/apps/soak.sh
+
+limits: build ## Run programs under a CPU quota, SCHED_FIFO, a broadcast and what breaks connections, plain and promoted; as root
+	tests/limits/run.py
 
 loom: ## Check the orderings of what threads and processes share, under the model checker
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg loom' \
