@@ -108,7 +108,7 @@ pub struct Plan {
     /// Round trips or a stream.
     #[arg(skip = Scenario::Pingpong)]
     pub scenario: Scenario,
-    /// What to compare: promoted (shared memory), tcp, tcp-spin (calls that do not block), unix, and the limits
+    /// What to compare: promoted (shared memory), promoted-asleep (no spins), tcp, tcp-spin (calls that do not block), unix, and the limits
     /// cacheline (pingpong) and memcpy (stream) [default: all that the scenario has]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     transports: Vec<Transport>,

@@ -29,6 +29,9 @@ use cacheline::Cacheline;
 use copies::Copies;
 use promoted::Promoted;
 
+type Awake = Promoted<true>;
+type Asleep = Promoted<false>;
+
 type Tcp = socket::Calls<TcpStream>;
 type TcpSpin = socket::Calls<socket::Spinning>;
 type Unix = socket::Calls<UnixStream>;
@@ -38,6 +41,8 @@ names! {
     Transport {
         /// A TCP connection between two channels that has moved to shared memory.
         Promoted = "promoted",
+        /// The same, between two that sleep at once when nothing is there.
+        Asleep = "promoted-asleep",
         /// TCP over loopback, blocking calls, TCP_NODELAY.
         Tcp = "tcp",
         /// The same with calls that do not block, repeated until they succeed.
@@ -119,7 +124,8 @@ impl Transport {
     /// goes through a table.
     fn calls(self) -> (Pair, Work) {
         match self {
-            Transport::Promoted => (Promoted::pair, side::work::<Promoted>),
+            Transport::Promoted => (Awake::pair, side::work::<Awake>),
+            Transport::Asleep => (Asleep::pair, side::work::<Asleep>),
             Transport::Tcp => (Tcp::pair, side::work::<Tcp>),
             Transport::TcpSpin => (TcpSpin::pair, side::work::<TcpSpin>),
             Transport::Unix => (Unix::pair, side::work::<Unix>),
@@ -186,12 +192,14 @@ mod tests {
 
     #[test]
     fn every_transport_carries_every_byte() {
-        exchange::<Promoted>(SIZES);
+        exchange::<Awake>(SIZES);
+        exchange::<Asleep>(SIZES);
         exchange::<Tcp>(SIZES);
         exchange::<TcpSpin>(SIZES);
         exchange::<Unix>(SIZES);
         exchange::<Cacheline>(&SIZES[..3]);
-        stream::<Promoted>();
+        stream::<Awake>();
+        stream::<Asleep>();
         stream::<Tcp>();
         stream::<TcpSpin>();
         stream::<Unix>();

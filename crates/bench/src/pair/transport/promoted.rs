@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use megapipe::{Buffer, Channel, Config, Event, Handle, Promotion, ReadData};
+use megapipe::{Buffer, Channel, Config, Event, Handle, Promotion, ReadData, Spin};
 use monitor::{Access, Listener, Monitor, Options};
 
 use super::{End, Side, Tcp, exactly};
 
-/// One end: a channel of its own.
-pub(super) struct Promoted {
+/// One end: a channel of its own, which sleeps at once where it does not spin.
+pub(super) struct Promoted<const SPINS: bool> {
     channel: Channel,
     handle: Handle,
     /// What was read and not asked for yet.
@@ -25,7 +25,7 @@ pub(super) struct Promoted {
 /// How long two ends may take to meet.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl End for Promoted {
+impl<const SPINS: bool> End for Promoted<SPINS> {
     fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
         let [mut first, mut second] = Tcp::pair()?;
         let monitor = monitor()?;
@@ -41,6 +41,7 @@ impl End for Promoted {
             promotion: Promotion::Eager,
             monitor: Some(PathBuf::from(format!("/proc/self/fd/{}", monitor.as_raw_fd()))),
             buffer_size: 64 << 10,
+            spin: if SPINS { Spin::Auto } else { Spin::Off },
             ..Config::default()
         };
         let mut channel = Channel::new(config).map_err(io::Error::other)?;
@@ -99,7 +100,7 @@ impl End for Promoted {
     }
 }
 
-impl Promoted {
+impl<const SPINS: bool> Promoted<SPINS> {
     /// Shows so many bytes as they come, each time with how many went before.
     #[inline]
     fn pass(&mut self, count: usize, mut show: impl FnMut(usize, &[u8])) -> io::Result<()> {
