@@ -108,7 +108,7 @@ struct mp_stats {
 	uint64_t promotions_refused; /* offers that led to no promotion */
 	uint64_t ring_reads;         /* reads served from shared memory */
 	uint64_t ring_writes;        /* writes that went to shared memory as a whole */
-	uint64_t bells;              /* times a sleeping peer was woken */
+	uint64_t bells;              /* times a sleeping peer was woken over TCP */
 	uint64_t spills;             /* times a full ring sent what followed through the kernel */
 	uint64_t packets_received;   /* packets that stacks took from their devices */
 	uint64_t packets_sent;       /* packets that stacks gave to their devices */
@@ -116,6 +116,7 @@ struct mp_stats {
 	uint64_t foreign_sent;       /* packets handed to other stacks of the device */
 	uint64_t foreign_received;   /* packets that other stacks of the device handed over */
 	uint64_t foreign_dropped;    /* packets lost since too many were on their way to other stacks */
+	uint64_t doorbells;          /* times a sleeping peer was woken by its doorbell */
 };
 
 const char *mp_version(void);

@@ -85,6 +85,7 @@ pub struct MpStats {
     pub foreign_sent: u64,
     pub foreign_received: u64,
     pub foreign_dropped: u64,
+    pub doorbells: u64,
 }
 
 /// Values of `mp_config.engine`.
@@ -249,6 +250,7 @@ impl From<Stats> for MpStats {
             foreign_sent: stats.foreign_sent,
             foreign_received: stats.foreign_received,
             foreign_dropped: stats.foreign_dropped,
+            doorbells: stats.doorbells,
         }
     }
 }
@@ -288,7 +290,7 @@ mod tests {
             truncated reserved);
         layout!(MpStats, "mp_stats", completions turns system_calls pool_dry accepts_paused close_timeouts
             promoted promotions_refused ring_reads ring_writes bells spills packets_received packets_sent
-            segments_unowned foreign_sent foreign_received foreign_dropped);
+            segments_unowned foreign_sent foreign_received foreign_dropped doorbells);
         for (name, value) in [
             ("MP_ENGINE_URING", ENGINE_URING),
             ("MP_ENGINE_EPOLL", ENGINE_EPOLL),

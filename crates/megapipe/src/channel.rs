@@ -517,7 +517,7 @@ impl Channel {
     #[inline(always)]
     fn turn_here(&mut self, wait: Wait) -> Result<(), DispatchError> {
         if self.core.bells > 0 {
-            self.core.stamp_bells();
+            self.core.ring_doorbells();
         }
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;

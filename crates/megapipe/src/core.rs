@@ -84,8 +84,10 @@ pub(crate) struct Core {
     pub(crate) to_offer: Vec<Handle>,
     /// Promoted connections that became hot since the channel last looked.
     pub(crate) heated: Vec<Handle>,
-    /// Bells that are queued.
+    /// Wake-ups of peers that are queued.
     pub(crate) bells: u32,
+    /// Promoted connections whose peers the next turn wakes by their doorbells.
+    pub(crate) doorbells: VecDeque<Handle>,
     /// When there is something to say to a monitor, though nothing else happens.
     pub(crate) tend_at: Option<Instant>,
     /// Watched descriptors that have something to read.
@@ -275,6 +277,7 @@ impl Core {
             to_offer: Vec::new(),
             heated: Vec::new(),
             bells: 0,
+            doorbells: VecDeque::new(),
             tend_at: None,
             readable: Readable::default(),
             woken: false,
@@ -305,10 +308,10 @@ impl Core {
         handle.is_some_and(|handle| self.is_of_stack(handle))
     }
 
-    /// Requests of either kind that no engine has seen.
+    /// Requests of either kind that no engine has seen, and doorbells.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
-        self.requests.len() + self.stack_requests.len() + self.fresh.len()
+        self.requests.len() + self.stack_requests.len() + self.fresh.len() + self.doorbells.len()
     }
 
     /// Whether there is something to hand out, or may be: a promoted connection that is

@@ -5,10 +5,11 @@ mod calls;
 mod write;
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use promote::{Connection, KernelEnd, Next, PeerLoop};
-use ring::{Corrupt, Front};
+use promote::{Connection, Doorbells, KernelEnd, Next, PeerLoop};
+use ring::{Corrupt, Front, WakeUp};
 
 use crate::buffer::{Buffer, ReadData};
 use crate::completion::{Completion, Event};
@@ -27,12 +28,17 @@ pub(crate) struct Lane {
     pub(crate) other_loop: usize,
     /// Keeps that place.
     _peer_loop: Arc<PeerLoop>,
+    /// Those of both endpoints. The engine watches the own one.
+    pub(crate) doorbells: Option<Doorbells>,
+    /// Times that the own one woke this end since it was emptied, which is long before its page is full. (Each write is an edge,
+    /// also one that finds bytes there.)
+    rung: u8,
     /// What the kernel gave and nobody has got yet, in order.
     stash: VecDeque<Stashed>,
     /// Bytes of it.
     unread: usize,
     /// A bell is queued or on its way.
-    pub(crate) bell_under_way: bool,
+    pub(crate) bell_under_way: Option<WakeUp>,
     /// Looked at whenever the channel is awake.
     pub(crate) hot: bool,
     /// Sleeps of the channel since something came.
@@ -100,14 +106,21 @@ const REST_MIN: u32 = 2048;
 const REST_MAX: u32 = 8 * REST_MIN;
 
 impl Lane {
-    pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {
-        Lane {
+    pub(crate) fn new(
+        connection: Connection,
+        other_loop: usize,
+        peer_loop: Arc<PeerLoop>,
+        doorbells: Option<Doorbells>,
+    ) -> Lane {
+        let mut lane = Lane {
             connection,
             other_loop,
             _peer_loop: peer_loop,
+            doorbells,
+            rung: 0,
             stash: VecDeque::new(),
             unread: 0,
-            bell_under_way: false,
+            bell_under_way: None,
             hot: false,
             sleeps: 0,
             muted: false,
@@ -115,7 +128,28 @@ impl Lane {
             judged: (0, 0),
             resting: 0,
             rest: REST_MIN,
-        }
+        };
+        lane.mute();
+        let by = lane.wake_up();
+        lane.connection.looked_at_by(0, by);
+        lane
+    }
+
+    /// How this end is woken.
+    pub(crate) fn wake_up(&self) -> WakeUp {
+        if self.doorbells.is_some() { WakeUp::Doorbell } else { WakeUp::Tcp }
+    }
+
+    /// Asks to be woken. True: something is here already.
+    pub(crate) fn arm(&mut self) -> bool {
+        let by = self.wake_up();
+        self.connection.arm(by).unwrap_or(true)
+    }
+
+    /// It takes nothing for now, whatever comes.
+    pub(crate) fn mute(&mut self) {
+        let by = self.wake_up();
+        self.connection.mute_by(by);
     }
 
     /// Whether a write may use the ring. Where most writes need a bell, which costs what
@@ -136,7 +170,7 @@ impl Lane {
             self.rest = REST_MIN;
             return true;
         }
-        if self.bell_under_way {
+        if self.bell_under_way.is_some() {
             return true;
         }
         self.resting = self.rest;
@@ -152,7 +186,7 @@ impl Lane {
     /// Whether the kernel has this direction for a while, and nothing of the ring's is under way.
     #[inline]
     pub(crate) fn rests(&self) -> bool {
-        self.resting > 0 && !self.broken && !self.bell_under_way && !self.connection.sends_to_ring()
+        self.resting > 0 && !self.broken && self.bell_under_way.is_none() && !self.connection.sends_to_ring()
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does
@@ -273,6 +307,21 @@ impl Core {
         self.push_read_front(handle, watch);
         let watch = self.op_id(watch);
         self.start_read_in_turn(watch);
+    }
+
+    /// Its doorbell woke the channel.
+    pub(crate) fn is_rung(&mut self, handle: u32) {
+        let Some(lane) = self.lane(handle) else { return };
+        lane.rung = lane.rung.wrapping_add(1);
+        if lane.rung == 0
+            && let Some(doorbells) = &lane.doorbells
+        {
+            sys::doorbell::empty(doorbells.own.as_fd());
+        }
+        let woke_at = lane.connection.peer_woke_at();
+        self.spin.woken_at(woke_at);
+        self.answer_if_left(handle);
+        self.tend_lane(handle);
     }
 
     /// What a bell on this connection would lead to.

@@ -1,11 +1,13 @@
 //! Which connections move to shared memory: offers to the monitor and what comes of them.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use promote::client::{Answer, Client, OfferError, Options};
 use promote::wire::Token;
-use promote::{Connection, OtherLoop, OwnLoop, PeerLoop, Reason};
+use promote::{Connection, Doorbells, OtherLoop, OwnLoop, PeerLoop, Reason};
+use rustix::process::{Resource, getrlimit};
 use sys::mapping::SharedMapping;
 
 use crate::channel::Channel;
@@ -41,6 +43,9 @@ const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Promoter {
     client: Client,
     own_loops: Pages,
+    /// Numbers of doorbells: the lowest quarter of those that the process may have (RLIMIT_NOFILE). The others are left to
+    /// connections.
+    doorbells_below: u64,
     /// Promoted connections that the monitor, a new one, does not know of yet.
     to_register: Vec<Handle>,
     /// The engine tells when the monitor says something.
@@ -94,6 +99,7 @@ struct Grant {
     peer: SharedMapping,
     other_loop: usize,
     peer_loop: Arc<PeerLoop>,
+    doorbells: Option<Doorbells>,
 }
 
 /// The monitor has no room for what is said to it.
@@ -115,10 +121,12 @@ impl Promoter {
         }
         let mut options = Options::from_environment(&program_name());
         options.socket = config.monitor.clone().or(options.socket);
+        options.doorbells = true;
         match Client::connect(&options) {
             Ok(client) => Some(Box::new(Promoter {
                 client,
                 own_loops: Pages::default(),
+                doorbells_below: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4,
                 to_register: Vec::new(),
                 watched: false,
                 other_loops: Vec::new(),
@@ -133,6 +141,11 @@ impl Promoter {
                 None
             }
         }
+    }
+
+    /// Whether both lie where doorbells may.
+    fn have_room(&self, doorbells: &Doorbells) -> bool {
+        [&doorbells.own, &doorbells.peer].iter().all(|fd| (fd.as_raw_fd() as u64) < self.doorbells_below)
     }
 
     /// The place of a loop among those known.
@@ -378,13 +391,15 @@ impl Channel {
                         Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                     }
                 }
-                Ok(Some(Answer::Granted { token, own, peer, peer_loop, .. })) => {
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop, doorbells })) => {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
                             promoter.burst.pause = OFFER_AGAIN;
                             promoter.own_loops.enter(handle);
-                            promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
+                            let doorbells = doorbells.filter(|both| promoter.have_room(both));
+                            let grant = Grant { handle, own, peer, other_loop, peer_loop, doorbells };
+                            promoter.granted.push(grant);
                         }
                         _ => promoter.client.withdraw(token),
                     }
@@ -469,13 +484,16 @@ impl Channel {
             }
             _ => return Tried::Dropped,
         };
-        let Grant { own, peer, other_loop, peer_loop, .. } = grant;
+        let Grant { own, peer, other_loop, peer_loop, doorbells, .. } = grant;
         match Connection::new(own, peer, positions.written, positions.consumed) {
-            Ok(mut connection) => {
-                connection.mute();
+            Ok(connection) => {
+                let view = &mut View::of(&mut self.core);
+                let doorbells = doorbells
+                    .filter(|both| self.engine.watch_doorbell(view, both.own.as_fd(), handle).is_ok());
+                let lane = Lane::new(connection, other_loop, peer_loop, doorbells);
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
                     entry.taking_up = false;
-                    entry.lane = Some(Box::new(Lane::new(connection, other_loop, peer_loop)));
+                    entry.lane = Some(Box::new(lane));
                 }
                 self.core.tend_lane(handle.index);
                 promoter.take_heated(&mut self.core);
@@ -513,16 +531,15 @@ impl Channel {
             // No sleep comes upon it to do so.
             lane.connection.tell_counts();
         }
-        if lane.bell_under_way {
+        if lane.bell_under_way.is_some() {
             return;
         }
         let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
-        let sleeps = lane.connection.wants_bell(other);
-        self.core.spin.wrote(sleeps);
-        if sleeps {
-            self.core.queue_bell(handle);
-        } else {
-            self.core.answer_if_left(handle);
+        let wake_up = lane.connection.wants_bell(other, lane.doorbells.is_some());
+        self.core.spin.wrote(wake_up.is_some());
+        match wake_up {
+            Some(by) => self.core.queue_bell(handle, by),
+            None => self.core.answer_if_left(handle),
         }
     }
 

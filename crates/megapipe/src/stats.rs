@@ -24,8 +24,10 @@ pub struct Stats {
     pub ring_reads: u64,
     /// Writes that went to shared memory as a whole.
     pub ring_writes: u64,
-    /// Bells rung.
+    /// Times a sleeping peer was woken over TCP.
     pub bells: u64,
+    /// Times it was woken by its doorbell.
+    pub doorbells: u64,
     /// Times a full ring sent what followed through the kernel.
     pub spills: u64,
     /// Packets that stacks took from their devices; one may hold many segments of a connection.

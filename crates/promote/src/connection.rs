@@ -177,8 +177,8 @@ impl Connection {
 
     /// As [`Machine::wants_bell`].
     #[inline]
-    pub fn wants_bell(&mut self, other: &OtherLoop) -> bool {
-        self.machine.wants_bell(&other.page)
+    pub fn wants_bell(&mut self, other: &OtherLoop, has_doorbell: bool) -> Option<WakeUp> {
+        self.machine.wants_bell(&other.page, has_doorbell)
     }
 
     /// As [`Machine::wants_wake_up`].

@@ -290,17 +290,21 @@ impl Machine {
         self.end.sender.sent_over_tcp(count as u64);
     }
 
-    /// Whether the receiver wants a bell for what was sent. If so it counts as rung: the
-    /// caller has the kernel send one byte 0, without waiting, and tells
-    /// [`Self::bell_was_taken`] if the kernel took it, else [`Self::kernel_refused`] (that it
-    /// had no room is fine: unread bytes lie before the receiver then).
+    /// Whether the receiver wants a wake-up for what was sent, and by what. If so it counts as rung. `Doorbell`, only
+    /// where `has_doorbell`: the caller writes a byte to it, or, if that fails, to TCP where [`Self::may_wake_over_tcp`].
+    /// `Tcp`: the caller has the kernel send one byte 0, without waiting, and calls [`Self::bell_was_taken`] if the kernel
+    /// took it, else [`Self::kernel_refused`] (that it had no room is fine: unread bytes lie before the receiver then).
     #[inline]
-    pub fn wants_bell(&mut self, other: &ring::PeerLoop) -> bool {
-        let wanted = self.end.sender.wants_bell(other);
-        if wanted {
-            self.end.sender.rang(other, false);
+    pub fn wants_bell(&mut self, other: &ring::PeerLoop, has_doorbell: bool) -> Option<WakeUp> {
+        let mut by = self.end.sender.wants_wake_up(other)?;
+        if by == WakeUp::Doorbell && !has_doorbell {
+            if !self.end.sender.may_ring() {
+                return None;
+            }
+            by = WakeUp::Tcp;
         }
-        wanted
+        self.end.sender.rang(other, false);
+        Some(by)
     }
 
     /// See [`ring::Sender::wakes_at`].
@@ -620,7 +624,12 @@ impl Machine {
     /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may
     /// stand for the others of its loop. [`Self::disarm`] or [`Self::arm`] end that.
     pub fn mute(&mut self) {
-        self.end.receiver.mute();
+        self.mute_by(WakeUp::Tcp);
+    }
+
+    /// The same; a wake-up that is wanted for what came meanwhile comes by this.
+    pub fn mute_by(&mut self, by: WakeUp) {
+        self.end.receiver.mute_by(by);
     }
 
     /// See [`ring::Receiver::rings_each`].

@@ -3,6 +3,7 @@
 //! writer sees no hang-up, a writer that is also a reader gets no SIGPIPE.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -36,6 +37,17 @@ pub fn check(fd: BorrowedFd<'_>) -> bool {
     is_pipe
         && rustix::fs::fcntl_getfl(fd)
             .is_ok_and(|flags| flags & (OFlags::RWMODE | OFlags::NONBLOCK) == wanted)
+}
+
+/// Wakes the process that waits at a doorbell. False: it is full, or there is no memory for its page.
+pub fn ring(fd: BorrowedFd<'_>) -> bool {
+    rustix::io::write(fd, &[0]) == Ok(1)
+}
+
+/// Empties one that this process waits at. A peer that goes on writing has its own connection woken for nothing.
+pub fn empty(fd: BorrowedFd<'_>) {
+    let mut bytes = [const { MaybeUninit::uninit() }; PAGE as usize];
+    let _ = rustix::io::read(fd, &mut bytes[..]);
 }
 
 #[cfg(test)]

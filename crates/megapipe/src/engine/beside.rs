@@ -16,6 +16,7 @@ use super::watch::Watch;
 use super::{Engine, Wait};
 use crate::config::EngineKind;
 use crate::core::File;
+use crate::id::Handle;
 use crate::lwsocket::LwFile;
 use crate::source::Shape;
 use crate::waker::Waker;
@@ -93,6 +94,10 @@ impl Engine for Engines {
 
     fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()> {
         self.kernel.watch_again(fd, watch)
+    }
+
+    fn watch_doorbell(&mut self, view: &mut View<'_>, fd: BorrowedFd<'_>, handle: Handle) -> io::Result<()> {
+        self.kernel.watch_doorbell(view, fd, handle)
     }
 
     fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {

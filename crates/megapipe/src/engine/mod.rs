@@ -13,7 +13,7 @@ use sys::capabilities::{Capabilities, DISABLE_VARIABLE};
 use crate::config::{Config, EngineKind};
 use crate::core::Core;
 use crate::error::CreateError;
-use crate::id::OpId;
+use crate::id::{Handle, OpId};
 use crate::waker::Waker;
 
 use self::view::View;
@@ -117,6 +117,9 @@ pub(crate) trait Engine: sockets::SocketCalls {
     /// As [`Self::watch`], for a descriptor that is watched already and was read to its end.
     #[cfg_attr(not(feature = "tcp"), allow(dead_code))]
     fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
+
+    /// From here on bytes in the handle's own doorbell end a sleep, and lead to [`View::rang`], until its file is taken.
+    fn watch_doorbell(&mut self, view: &mut View<'_>, fd: BorrowedFd<'_>, handle: Handle) -> io::Result<()>;
 
     /// Moves a socket into the engine's private table.
     fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;

@@ -397,6 +397,26 @@ impl View<'_> {
         self.core.readable.raise(watch);
     }
 
+    /// The handle's own doorbell has a byte more.
+    pub(crate) fn rang(&mut self, handle: Handle) {
+        if self.is_live(handle) {
+            self.core.is_rung(handle.index);
+        }
+    }
+
+    /// Whether the engine may watch a doorbell of the handle at this index.
+    pub(crate) fn has_doorbell(&self, index: u32) -> bool {
+        let lane = self.core.handles.at(index).and_then(|entry| entry.lane.as_deref());
+        lane.is_some_and(|lane| lane.doorbells.is_some())
+    }
+
+    /// The handle's own doorbell, while the handle is open.
+    pub(crate) fn own_doorbell(&self, handle: Handle) -> Option<BorrowedFd<'_>> {
+        self.core.open(handle).ok()?;
+        let lane = self.core.handles.at(handle.index)?.lane.as_deref()?;
+        lane.doorbells.as_ref().map(|doorbells| doorbells.own.as_fd())
+    }
+
     /// Drops the results that were not handed out, with the connections in them.
     pub(crate) fn drop_results(&mut self) {
         while let Some(done) = self.core.done.pop_front() {

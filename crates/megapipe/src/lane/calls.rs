@@ -3,6 +3,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 
+use ring::WakeUp;
+
 use crate::buffer::WriteData;
 use crate::channel::Channel;
 use crate::core::WriteState;
@@ -60,7 +62,7 @@ impl Channel {
         if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
             // The ring is full. A wake-up that is under way goes before what follows.
             for _ in 0..FLUSHES_MAX {
-                if !self.core.lane(index).is_some_and(|lane| lane.bell_under_way) {
+                if self.core.lane(index).is_none_or(|lane| lane.bell_under_way.is_none()) {
                     break;
                 }
                 let _ = self.turn(Wait::Flush);
@@ -77,6 +79,10 @@ impl Channel {
 
     /// The ring is full: waits a moment for its reader.
     pub(crate) fn write_to_slow_reader(&mut self, index: u32, bytes: &[u8]) -> usize {
+        if self.core.lane(index).is_some_and(|lane| lane.bell_under_way == Some(WakeUp::Doorbell)) {
+            // It is soon awake.
+            let _ = self.turn(Wait::Flush);
+        }
         let written = self.core.wait_for_room(index, bytes);
         if written > 0 {
             // It may have taken all, and gone to sleep, in between.

@@ -1,5 +1,9 @@
 //! What is sent on a promoted connection: into the ring, around it, and bells.
 
+use std::os::fd::AsFd;
+
+use ring::WakeUp;
+
 use crate::buffer::WriteData;
 use crate::core::{Core, Op, OpKind, WriteState};
 use crate::engine::Done;
@@ -70,8 +74,9 @@ impl Core {
         while written < bytes.len() && left > 0 {
             match self.lane(handle) {
                 Some(lane)
-                    if !lane.bell_under_way && !lane.sends_to_kernel() && lane.connection.sends_to_ring() => {
-                }
+                    if lane.bell_under_way.is_none()
+                        && !lane.sends_to_kernel()
+                        && lane.connection.sends_to_ring() => {}
                 _ => break,
             }
             match left > PATIENCE - EAGER {
@@ -109,7 +114,7 @@ impl Core {
     pub(crate) fn spill(&mut self, handle: u32) {
         self.stats.spills += 1;
         let Some(lane) = self.lane(handle) else { return };
-        if lane.bell_under_way {
+        if lane.bell_under_way.is_some() {
             // Nobody could tell the bell from the bytes behind it.
             tracing::warn!("a promoted connection is reset: its bell cannot be submitted");
             lane.broken = true;
@@ -201,7 +206,7 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else { return };
         let busy = matches!(entry.write_state, WriteState::InEngine | WriteState::Held);
         let Some(lane) = entry.lane.as_deref_mut() else { return };
-        if busy || lane.bell_under_way || lane.broken {
+        if busy || lane.bell_under_way.is_some() || lane.broken {
             // What is under way comes here again when it has ended.
             return;
         }
@@ -221,42 +226,64 @@ impl Core {
         }
     }
 
-    /// Queues a bell: it goes with the next batch, before anything else.
-    pub(crate) fn queue_bell(&mut self, handle: u32) {
-        if let Some(lane) = self.lane(handle) {
-            lane.bell_under_way = true;
+    /// Queues a wake-up of the peer: it goes with the next turn, before anything else.
+    pub(crate) fn queue_bell(&mut self, handle: u32, by: WakeUp) {
+        let name = self.name_of(handle);
+        let Some(lane) = self.lane(handle) else { return };
+        lane.bell_under_way = Some(by);
+        if by == WakeUp::Tcp {
             lane.judged.1 += 1;
-            self.bells += 1;
             self.fresh.push_back(Fresh { handle, data: WriteData::from(BELL), bell: true });
+        } else {
+            // This costs a fraction of a send: no reason to use the kernel instead of the ring.
+            self.doorbells.push_back(name);
         }
+        self.bells += 1;
     }
 
-    /// Stores the time in the segments of queued wake-ups. Drops those for peers that have closed
-    /// meanwhile: they consumed the bytes without one, and the RST that answers it would discard
-    /// what they still send.
-    #[cold]
-    pub(crate) fn stamp_bells(&mut self) {
+    /// Writes to the doorbells that are queued, and stores the time in the segments of all queued wake-ups. Drops those over
+    /// TCP for peers that have closed meanwhile: they consumed the bytes without one, and the RST that answers it would
+    /// discard what they still send.
+    #[inline(never)]
+    pub(crate) fn ring_doorbells(&mut self) {
         let now = sys::clock::monotonic();
+        while let Some(handle) = self.doorbells.pop_front() {
+            self.ring_doorbell(handle, now);
+        }
         let mut place = 0;
         while let Some(&Fresh { handle, bell, .. }) = self.fresh.get(place) {
-            let lane = self.lane(handle).filter(|_| bell);
-            if lane.is_some_and(|lane| lane.connection.peer_reads_no_more()) {
-                self.fresh.remove(place);
-                self.forget_bell(handle, true);
-                continue;
-            }
             if let Some(lane) = self.lane(handle).filter(|_| bell) {
+                if lane.connection.peer_reads_no_more() {
+                    self.fresh.remove(place);
+                    self.forget_bell(handle, true);
+                    continue;
+                }
                 lane.connection.wakes_at(now);
             }
             place += 1;
         }
     }
 
+    fn ring_doorbell(&mut self, handle: Handle, now: u64) {
+        self.bells -= 1;
+        let Some(entry) = self.handles.get_mut(handle.index, handle.generation) else { return };
+        let Some(lane) = entry.lane.as_deref_mut() else { return };
+        lane.bell_under_way = None;
+        lane.connection.wakes_at(now);
+        self.stats.system_calls += 1;
+        if lane.doorbells.as_ref().is_some_and(|both| sys::doorbell::ring(both.peer.as_fd())) {
+            self.stats.doorbells += 1;
+        } else if lane.connection.may_wake_over_tcp() {
+            return self.queue_bell(handle.index, WakeUp::Tcp);
+        }
+        self.answer_if_left(handle.index);
+    }
+
     /// What became of a bell.
     pub(crate) fn settle_bell(&mut self, handle: u32, taken: bool) {
         self.bells -= 1;
-        let Some(lane) = self.lane(handle).filter(|lane| lane.bell_under_way) else { return };
-        lane.bell_under_way = false;
+        let Some(lane) = self.lane(handle).filter(|lane| lane.bell_under_way.is_some()) else { return };
+        lane.bell_under_way = None;
         if taken {
             lane.connection.bell_was_taken();
             self.stats.bells += 1;

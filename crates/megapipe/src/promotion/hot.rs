@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use ring::WakeUp;
-
 use super::Promoter;
 use crate::channel::Channel;
 use crate::completion::Completion;
@@ -62,10 +60,10 @@ fn cool(core: &mut Core, handle: Handle) -> bool {
     let Some(lane) = entry.lane.as_deref_mut() else { return false };
     lane.hot = match listening {
         // What only waits for a free buffer is looked at again.
-        Listening::Yes => lane.has_stash() || lane.connection.arm(WakeUp::Tcp).unwrap_or(true),
+        Listening::Yes => lane.has_stash() || lane.arm(),
         Listening::Deaf => true,
         Listening::No => {
-            lane.connection.mute();
+            lane.mute();
             false
         }
     };
@@ -79,7 +77,7 @@ fn mute_deaf(core: &mut Core, promoter: &mut Promoter) {
         let entry = core.handles.get_mut(handle.index, handle.generation);
         let Some(lane) = entry.and_then(|entry| entry.lane.as_deref_mut()) else { return false };
         if listening != Listening::Yes && !lane.muted {
-            lane.connection.mute();
+            lane.mute();
         } else if listening == Listening::Yes && lane.muted {
             lane.connection.disarm();
         }

@@ -2,6 +2,7 @@
 
 mod bells;
 mod costs;
+mod doorbells;
 mod ends;
 mod kills;
 mod limits;

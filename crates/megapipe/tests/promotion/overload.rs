@@ -13,7 +13,7 @@ use socket2::{Socket, Type};
 use testkit::net;
 use testkit::process::{self, Fosterling};
 
-use crate::support::{PATIENCE, Patience, Side, Two, config, engines, own_monitor};
+use crate::support::{PATIENCE, Patience, Side, Two, config, crowd_out_doorbells, engines, own_monitor};
 
 /// Sockets that all have bytes at once: with the promoted connection's they fill the table
 /// of operations, and so the queue.
@@ -36,8 +36,9 @@ fn small(engine: EngineKind, monitor: &Path) -> Config {
     }
 }
 
-/// The part of a process that is promoted and falls asleep.
+/// The part of a process that is promoted, is woken over TCP, and falls asleep.
 fn play_sleeper() {
+    crowd_out_doorbells();
     let variable = |name: &str| std::env::var(name).unwrap();
     let address: SocketAddr = variable(ADDRESS).parse().unwrap();
     let mut side = Side::new(small(EngineKind::Epoll, Path::new(&variable(MONITOR))));

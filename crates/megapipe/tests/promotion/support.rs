@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::OnceLock;
@@ -13,6 +14,7 @@ use megapipe::{
     ReadData,
 };
 use monitor::{Access, Listener, Monitor, Options};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use testkit::process::{self, Fosterling};
 use testkit::skip::{self, Skipped};
 
@@ -194,6 +196,26 @@ pub(crate) fn pair() -> (TcpStream, TcpStream) {
 pub(crate) fn engines() -> [[EngineKind; 2]; 3] {
     use EngineKind::{Epoll, Uring};
     [[Uring, Uring], [Epoll, Epoll], [Uring, Epoll]]
+}
+
+/// Runs `body` with doorbells, and in a process of its own without them: the test `name` there.
+pub(crate) fn with_and_without_doorbells(name: &str, body: impl Fn()) {
+    if process::role().is_none() {
+        body();
+    }
+    process::isolated(name, || {
+        crowd_out_doorbells();
+        body();
+    });
+}
+
+/// Has so many descriptors that the lowest quarter of their numbers, where doorbells may lie, is taken.
+pub(crate) fn crowd_out_doorbells() {
+    const TAKEN: u64 = 1250;
+    let limit = Rlimit { current: Some(4 * TAKEN), maximum: Some(4 * TAKEN) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    while (null.try_clone().unwrap().into_raw_fd() as u64) < TAKEN {}
 }
 
 /// What came of one handle.

@@ -246,7 +246,7 @@ impl World {
         if !connection.stays_with_kernel() {
             taken = connection.send([&bytes[..]], count, true).unwrap();
             self.ring_bytes += taken as u64;
-            if taken > 0 && !end.bell && connection.wants_bell(&end.other_loop) {
+            if taken > 0 && !end.bell && connection.wants_bell(&end.other_loop, false).is_some() {
                 end.bell = true;
             }
         }

@@ -79,7 +79,8 @@ impl Receiver {
         self.mute_by(WakeUp::Tcp);
     }
 
-    fn mute_by(&mut self, by: WakeUp) {
+    /// The same, by this.
+    pub fn mute_by(&mut self, by: WakeUp) {
         self.release();
         self.ask_for_bell(by);
         // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.

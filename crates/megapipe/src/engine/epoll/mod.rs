@@ -46,6 +46,9 @@ const UNASKED_MAX: u32 = 8;
 /// What events of watched descriptors carry, beside their number: no handle's name.
 const WATCHES: u64 = Handle::NONE.to_bits() ^ 1 << 63;
 
+/// With a handle's name, what events of its doorbell carry: no index is so large (`Config::handles_max`).
+const DOORBELL: u64 = 1 << 31;
+
 /// How long stalled writes wait until they are tried again.
 const STALL: Duration = Duration::from_millis(1);
 
@@ -208,6 +211,10 @@ impl Epoll {
             view.raise(watch);
             return;
         }
+        if event.data() & DOORBELL != 0 {
+            view.rang(Handle::from_bits(event.data() ^ DOORBELL));
+            return;
+        }
         let handle = Handle::from_bits(event.data());
         let Some(edge) = interest::note_edge(view, handle, event.readiness()) else {
             return;
@@ -315,6 +322,11 @@ impl Engine for Epoll {
 
     fn watch_again(&mut self, _fd: BorrowedFd<'_>, _watch: Watch) -> io::Result<()> {
         Ok(())
+    }
+
+    fn watch_doorbell(&mut self, view: &mut View<'_>, fd: BorrowedFd<'_>, handle: Handle) -> io::Result<()> {
+        view.count_calls(1);
+        self.set.add(fd, sys::epoll::IN | sys::epoll::EDGES, DOORBELL | handle.to_bits())
     }
 
     fn adopt(&mut self, _view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {

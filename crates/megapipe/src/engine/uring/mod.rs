@@ -47,8 +47,10 @@ pub(crate) struct Uring {
     capabilities: &'static Capabilities,
     /// Operations and held sends whose last completion is still to come.
     pending: u64,
-    /// Polls of watched descriptors that the kernel has: they keep the files open.
+    /// Polls of watched descriptors and doorbells that the kernel has: they keep the files open.
     watched: u64,
+    /// Handles whose doorbells' polls have ended, as those may whose completion found no room.
+    unwatched: Vec<Handle>,
     /// Shutdowns under way; see `shutdowns`.
     shutdowns: u32,
     /// Handles of accepts that were cancelled; see [`Self::wake_others`].
@@ -237,6 +239,7 @@ impl Uring {
             capabilities,
             pending,
             watched,
+            unwatched,
             shutdowns,
             cancelled_accepts,
             control,
@@ -303,6 +306,17 @@ impl Uring {
                     *watched -= 1;
                     view.raise(watch);
                 }
+                Token::Doorbell { index, generation } => {
+                    let handle = view.name_of(index);
+                    let is_its = handle.generation & token::GENERATION_MASK == generation;
+                    if !cqueue::more(flags) {
+                        *watched -= 1;
+                        unwatched.extend(Some(handle).filter(|_| is_its));
+                    }
+                    if is_its {
+                        view.rang(handle);
+                    }
+                }
                 Token::Silent => {}
             }
         });
@@ -363,6 +377,18 @@ impl Uring {
         }
     }
 
+    /// Polls doorbells again that are still waited at.
+    #[inline]
+    fn watch_doorbells_again(&mut self, view: &mut View<'_>) -> io::Result<()> {
+        while let Some(handle) = self.unwatched.pop() {
+            let Some(fd) = view.own_doorbell(handle).map(|fd| fd.as_raw_fd()) else { continue };
+            let room = self.ring.room();
+            self.make_room(view, room)?;
+            self.push_doorbell(fd, handle);
+        }
+        Ok(())
+    }
+
     fn arm_waker(&mut self) {
         if !self.waker_armed {
             self.waker_armed = true;
@@ -403,6 +429,7 @@ impl Engine for Uring {
             return Ok(());
         }
         self.arm_waker();
+        self.watch_doorbells_again(view)?;
         self.stock.refill(view);
         let mut urgent = self.take_requests(view)?;
         // What was just closed may have made room; and what this batch sends may give back
@@ -451,6 +478,13 @@ impl Engine for Uring {
 
     fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()> {
         self.watch(fd, watch)
+    }
+
+    fn watch_doorbell(&mut self, view: &mut View<'_>, fd: BorrowedFd<'_>, handle: Handle) -> io::Result<()> {
+        let room = self.ring.room();
+        self.make_room(view, room)?;
+        self.push_doorbell(fd.as_raw_fd(), handle);
+        Ok(())
     }
 
     fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {

@@ -20,13 +20,13 @@ use crate::core::{Op, OpKind};
 use crate::engine::Done;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
-use crate::id::OpId;
+use crate::id::{Handle, OpId};
 use crate::read::PIECES_MAX;
 use crate::source::Shape;
 use crate::write::{Destination, Fresh, NextWrites};
 
 /// Submissions that one request may become.
-pub(super) const PER_REQUEST: usize = 3;
+pub(super) const PER_REQUEST: usize = 4;
 
 /// Buffers that a multishot receive may fill before it lets others go first.
 const TURN_BUFFERS: u32 = 8;
@@ -476,6 +476,10 @@ impl Uring {
         let (Some(file), Some(target)) = (view.file(handle), Self::target(view, handle)) else {
             return;
         };
+        let generation = view.name_of(handle).generation;
+        if view.has_doorbell(handle) {
+            self.cancel(Token::Doorbell { index: handle, generation }, flags);
+        }
         let read = view.started_read(handle);
         let held = file.is_write_held();
         let known = u32::from(read.is_some()) + u32::from(held);
@@ -486,7 +490,6 @@ impl Uring {
         if known != file.in_engine() || polled {
             return self.cancel_file(target, flags);
         }
-        let generation = view.name_of(handle).generation;
         if let Some(read) = read {
             self.cancel(Token::op(read), flags);
         }
@@ -522,6 +525,13 @@ impl Uring {
     pub(super) fn push_watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
         self.push(poll, Token::Watch(watch));
+        self.watched += 1;
+    }
+
+    /// Until it is cancelled: each byte that comes is an event.
+    pub(super) fn push_doorbell(&mut self, fd: RawFd, handle: Handle) {
+        let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
+        self.push(poll, Token::Doorbell { index: handle.index, generation: handle.generation });
         self.watched += 1;
     }
 

@@ -59,6 +59,7 @@ impl Uring {
             capabilities,
             pending: 0,
             watched: 0,
+            unwatched: Vec::new(),
             shutdowns: 0,
             cancelled_accepts: Vec::new(),
             direct,

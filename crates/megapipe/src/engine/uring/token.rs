@@ -17,6 +17,8 @@ pub(super) enum Token {
     Wake,
     /// The poll of a watched descriptor.
     Watch(Watch),
+    /// The poll of a handle's doorbell.
+    Doorbell { index: u32, generation: u32 },
     /// A request whose failure concerns nobody: a cancel that came too late, a close.
     Silent,
 }
@@ -47,6 +49,7 @@ impl Token {
             Token::Wake => pack(4, 0, 0),
             Token::Silent => pack(5, 0, 0),
             Token::Watch(watch) => pack(6, watch.number(), 0),
+            Token::Doorbell { index, generation } => pack(7, index, generation),
         }
     }
 
@@ -61,6 +64,7 @@ impl Token {
             3 => Token::Control,
             4 => Token::Wake,
             6 => Watch::from_number(index.into()).map_or(Token::Silent, Token::Watch),
+            7 => Token::Doorbell { index, generation },
             _ => Token::Silent,
         }
     }
@@ -79,6 +83,7 @@ mod tests {
             Token::Control,
             Token::Wake,
             Token::Watch(Watch::MONITOR),
+            Token::Doorbell { index: 7, generation: 3 },
             Token::Silent,
         ] {
             assert_eq!(Token::from_bits(token.to_bits()), token);

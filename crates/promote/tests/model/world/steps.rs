@@ -63,8 +63,9 @@ impl World {
 
     pub(super) fn write(&mut self, side: usize) -> Verdict {
         if self.is(Mutation::BellAskedBeforeWrite) && !self.ends[side].bell {
-            let wanted =
-                self.machines[side].as_mut().is_some_and(|machine| machine.wants_bell(&self.peers[side]));
+            let wanted = self.machines[side]
+                .as_mut()
+                .is_some_and(|machine| machine.wants_bell(&self.peers[side], false).is_some());
             self.ends[side].bell = wanted;
         }
         let count = self.bounds.writes[side][self.ends[side].writes];
@@ -118,7 +119,7 @@ impl World {
             return Ok(());
         }
         let machine = self.machines[side].as_mut().ok_or("a bell without a ring")?;
-        let wanted = machine.wants_bell(&self.peers[side]);
+        let wanted = machine.wants_bell(&self.peers[side], false).is_some();
         self.ends[side].bell = wanted && !self.is(Mutation::BellOmitted);
         Ok(())
     }
