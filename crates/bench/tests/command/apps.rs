@@ -32,6 +32,12 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
         return;
     }
     let placement = placement.name();
+    if app == App::Jdbc && std::env::var_os("MEGAPIPE_TEST_JAVA").is_none() {
+        println!(
+            "SKIPPED bench apps --apps jdbc: MEGAPIPE_TEST_JAVA is not set; a JVM takes the CPUs of the tests beside it"
+        );
+        return;
+    }
     if lacks(&format!("bench apps --apps {} --operations {operation}", app.name()), app) {
         return;
     }
