@@ -320,7 +320,7 @@ pub(crate) unsafe fn wait_unaware(
 ) -> c_int {
     let Entry::Set(number) = table::entry(fd) else { return call() };
     let is_refused = most <= 0 || (sockets::any() && !is_writable(events));
-    if matches!(limit, Limit::After(Duration::ZERO)) || is_refused {
+    if limit.is_at_once() || is_refused {
         return call();
     }
     let began = clock::milliseconds();

@@ -3,8 +3,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::signals;
 use crate::spin::{Sleep, Wait};
 

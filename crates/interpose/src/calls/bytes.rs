@@ -250,8 +250,7 @@ pub unsafe fn recvmmsg(
         return failed(libc::EFAULT) as c_int;
     }
     let until = match epoll::time(timeout.as_ref()) {
-        Ok(Limit::Never) => None,
-        Ok(Limit::After(limit)) => Some(clock::now() + limit),
+        Ok(limit) => limit.deadline(clock::now()),
         Err(()) => return real::recvmmsg(fd, messages, count, flags, timeout),
     };
     let before = real::errno();
