@@ -190,7 +190,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
                 return Break(found);
             }
         }
-        // Who sleeps at once need not ask before.
+        // A thread that sleeps at once need not ask before.
         if ready || self.at_once || (looks && is_due) {
             self.asked_kernel = Some(now);
             ASKED.set(self.asked_kernel);
@@ -218,7 +218,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
     }
 
     fn arms(&mut self) -> ControlFlow<c_int, Armed> {
-        // Who sleeps in the kernel hears bells.
+        // The sleep watches doorbells of a few sockets, and the kernel connections of all.
         let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
             <= Beside::MOST;
         let has_room = few && self.has_room;

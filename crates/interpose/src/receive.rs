@@ -299,7 +299,7 @@ impl Waiting for Read<'_> {
                 self.asked = woken.by_kernel;
                 self.has_slept(woken.by_doorbell, had_no_limit)
             }
-            // The next look tells whether the call ends by that: unlike recv(2) a poll(2) does by each handler.
+            // The next round decides whether the call ends: each handler ends a poll(2), and not each a recv(2).
             Err(libc::EINTR | libc::EAGAIN) => {
                 self.asked = false;
                 self.has_slept(false, had_no_limit)
@@ -319,7 +319,7 @@ impl Waiting for Read<'_> {
 }
 
 impl Read<'_> {
-    /// The kernel has what comes next, or tells of it: one call of it waits.
+    /// What comes next comes by the kernel, or with a wake-up there: one call of it waits.
     #[cold]
     fn asks_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Phase> {
         let (socket, fd, into, flags) = (self.socket, self.fd, *self.into, self.flags);
@@ -355,7 +355,7 @@ impl Read<'_> {
         Continue(Phase::Collect)
     }
 
-    /// Whether O_NONBLOCK was set where nobody saw it, which poll(2) does not tell: asked once a call.
+    /// Whether O_NONBLOCK was set where nobody saw it, which poll(2) does not report: asked once a call.
     fn became_nonblocking(&mut self) -> bool {
         let became = !std::mem::replace(&mut self.flags_asked, true) && kernel::is_nonblocking(self.fd);
         if became {

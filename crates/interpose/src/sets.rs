@@ -93,7 +93,7 @@ pub(crate) struct Inner {
     /// Somebody waits for the set itself; and in another set, where each arrival is an edge.
     watched: bool,
     in_a_set: bool,
-    /// Several threads have waited at once: each socket is asked for wake-ups, none by the set's sleeper.
+    /// Several threads have waited at once: each socket asks for wake-ups of its own, and none by the number of the set's sleeper.
     crowd: bool,
     /// Somebody may wait in it who is no thread of this process in epoll_wait(2): its members' doorbells are not watched.
     over_tcp: bool,

@@ -1,5 +1,5 @@
-/* A peer that was told of a message and takes it only later is no peer that waits unseen: whoever sleeps for its answer wakes up
- * for its sake a few times, and not at each message. */
+/* A peer that knows of a message and takes it only later is no peer that waits unseen: a thread that sleeps for its answer wakes
+ * up for its sake a few times, and not at each message. */
 #include "transcript.h"
 
 #include <sys/resource.h>
