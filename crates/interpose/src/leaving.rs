@@ -325,7 +325,7 @@ impl Promoted {
         Some(())
     }
 
-    /// Takes a piece of what is here to [`Promoted::apart`], as [`take::take`] does.
+    /// Takes a piece of what is here to [`Promoted::apart`], as [`take`] does.
     pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<Outcome> {
         let mut piece = Room::take();
         let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
