@@ -1,4 +1,4 @@
-//! What a sleep in poll(2) watches: what the program asked for, and behind it the doorbells of its promoted sockets. It lies
+//! What a sleep in poll(2) or select(2) watches: what the program asked for, and behind it the doorbells of its promoted sockets. It lies
 //! in memory that a signal handler's own call does not share, and not on the stack.
 #![allow(unsafe_code)] // entries of poll(2) in mapped memory
 
@@ -28,12 +28,22 @@ impl Beside {
     pub(crate) const MOST: usize = 16;
 
     /// `None`: there is no memory, or they are too many.
-    pub(crate) fn of(fds: &[pollfd]) -> Option<Beside> {
-        let mut room = Room::take();
-        let fits = room.words().is_some_and(|words| fds.len() + Self::MOST <= words.len());
-        let mut beside = fits.then_some(Beside { room, asked: fds.len(), all: fds.len(), passed: 0 })?;
-        beside.entries().copy_from_slice(fds);
+    pub(crate) fn of(asked: impl Iterator<Item = pollfd>) -> Option<Beside> {
+        let mut beside = Beside { room: Room::take(), asked: 0, all: 0, passed: 0 };
+        let most = beside.room.words()?.len().checked_sub(Self::MOST)?;
+        for entry in asked {
+            (beside.all < most).then(|| beside.add(entry))?;
+        }
+        beside.asked = beside.all;
         Some(beside)
+    }
+
+    /// There is room for it.
+    fn add(&mut self, entry: pollfd) {
+        self.all += 1;
+        if let Some(last) = self.entries().last_mut() {
+            *last = entry;
+        }
     }
 
     fn entries(&mut self) -> &mut [pollfd] {
@@ -48,40 +58,39 @@ impl Beside {
         if self.all >= self.asked + Self::MOST {
             return false;
         }
-        self.all += 1;
-        if let Some(last) = self.entries().last_mut() {
-            *last = pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 };
-        }
+        self.add(pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 });
         true
     }
 
-    /// ppoll(2) of all; `fds` has what it says of the program's. How many of these are ready, or less than 0.
+    /// ppoll(2) of all: what it says of the program's.
+    ///
+    /// # Errors
+    ///
+    /// The call's.
     ///
     /// # Safety
     ///
     /// `time` is null or a time, `mask` null or a mask.
     pub(crate) unsafe fn ask(
         &mut self,
-        fds: &mut [pollfd],
         time: *const timespec,
         mask: *const sigset_t,
-    ) -> c_int {
+    ) -> Result<&[pollfd], c_int> {
         let entries = self.entries();
         // SAFETY: entries of that number, and the caller's promise.
         let found = unsafe { real::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, time, mask) };
         if found < 0 {
+            let errno = real::errno();
             entries.iter_mut().for_each(|entry| entry.revents = 0);
-            return found;
+            return Err(errno);
         }
-        for entry in &self.entries()[fds.len()..] {
-            if entry.revents & libc::POLLNVAL != 0 {
-                // The program has closed it unseen.
-                hidden::is_taken(entry.fd);
-            }
+        let asked = self.asked;
+        let (asked, doorbells) = self.entries().split_at(asked);
+        for entry in doorbells.iter().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
+            // The program has closed it unseen.
+            hidden::is_taken(entry.fd);
         }
-        let asked = &self.entries()[..fds.len()];
-        fds.iter_mut().zip(asked).for_each(|(fd, entry)| fd.revents = entry.revents);
-        asked.iter().filter(|entry| entry.revents != 0).count() as c_int
+        Ok(asked)
     }
 
     /// Whether this doorbell, the next in the order in which they were pushed, ended the sleep. `None`: it is another.

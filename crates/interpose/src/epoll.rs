@@ -40,6 +40,14 @@ impl Limit {
         deadline.map_or(Limit::Never, |deadline| Limit::After(deadline.saturating_sub(clock::now())))
     }
 
+    /// As ppoll(2) has it.
+    pub(crate) fn time(self) -> Option<timespec> {
+        match self {
+            Limit::Never => None,
+            Limit::After(limit) => Some(clock::timespec(limit)),
+        }
+    }
+
     pub(crate) fn is_at_once(self) -> bool {
         matches!(self, Limit::After(Duration::ZERO))
     }

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::ptr::{from_ref, null};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,8 +57,11 @@ pub(crate) trait Waited {
     /// As if the kernel had said that nothing is ready.
     fn clear(&mut self);
 
-    /// As poll(2) has them, which can watch doorbells beside them.
-    fn as_poll(&mut self) -> Option<&mut [pollfd]>;
+    /// What it asks for, as poll(2) has it, which can watch doorbells beside that.
+    fn entries(&self) -> impl Iterator<Item = pollfd>;
+
+    /// Keeps what poll(2) said of its entries; how many are ready. `None`: that does not tell.
+    fn keep(&mut self, entries: &[pollfd]) -> Option<c_int>;
 
     /// Has the kernel wait, and keeps what it says; its result.
     ///
@@ -84,8 +88,13 @@ impl Waited for [pollfd] {
         self.iter_mut().for_each(|fd| fd.revents = 0);
     }
 
-    fn as_poll(&mut self) -> Option<&mut [pollfd]> {
-        Some(self)
+    fn entries(&self) -> impl Iterator<Item = pollfd> {
+        self.iter().copied()
+    }
+
+    fn keep(&mut self, entries: &[pollfd]) -> Option<c_int> {
+        self.iter_mut().zip(entries).for_each(|(fd, entry)| fd.revents = entry.revents);
+        Some(entries.iter().filter(|entry| entry.revents != 0).count() as c_int)
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
@@ -131,7 +140,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         began: Some(began),
         asked_kernel: ASKED.get(),
         beside: None,
-        has_room: true,
+        takes_beside: true,
     };
     let done = Waiter::new(deadline).wait(&mut poll);
     let errno = real::errno();
@@ -169,8 +178,8 @@ struct Poll<'a, W: ?Sized> {
     asked_kernel: Option<Instant>,
     /// During a sleep.
     beside: Option<Beside>,
-    /// The doorbells and what the program asks for are no more than RLIMIT_NOFILE.
-    has_room: bool,
+    /// Doorbells can be watched beside what the program asks for.
+    takes_beside: bool,
 }
 
 impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
@@ -221,8 +230,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
         // The sleep watches doorbells of a few sockets, and the kernel connections of all.
         let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
             <= Beside::MOST;
-        let has_room = few && self.has_room;
-        self.beside = self.fds.as_poll().filter(|_| has_room).and_then(|fds| Beside::of(fds));
+        self.beside = if few && self.takes_beside { Beside::of(self.fds.entries()) } else { None };
         let armed = arm_all(self.fds, &mut self.beside);
         if armed == Armed::News {
             are_awake(self.fds, &mut self.beside);
@@ -232,19 +240,17 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
 
     fn sleeps(&mut self, until: Option<Instant>) -> Slept<c_int> {
         // SAFETY: a mask or null.
-        let ask = |poll: &mut Self, left| unsafe { ask_beside(poll.fds, &mut poll.beside, left, poll.mask) };
-        let mut found = ask(self, Limit::until(until));
+        let found = unsafe { ask_beside(self.fds, &mut self.beside, Limit::until(until), self.mask) };
         let at = clock::now();
-        let mut errno = real::errno();
+        let errno = real::errno();
         let called = are_awake(self.fds, &mut self.beside);
         woke(self.fds);
-        if found < 0 && errno == libc::EINVAL && self.beside.take().is_some() {
-            // With the doorbells they were more than RLIMIT_NOFILE.
-            self.has_room = false;
-            found = ask(self, Limit::After(Duration::ZERO));
-            errno = real::errno();
-        }
         real::set_errno(errno);
+        let found = found.unwrap_or_else(|| {
+            self.takes_beside = false;
+            // SAFETY: a mask or null.
+            unsafe { ask(self.fds, Limit::After(Duration::ZERO), self.mask) }
+        });
         let outcome = match found {
             ..0 => Break(found),
             _ => match self.fds.correct() {
@@ -369,10 +375,13 @@ fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
 ///
 /// `mask` is null or a mask.
 unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { ask_beside(fds, &mut None, limit, mask) }
+    let time = limit.time();
+    // SAFETY: a time or null, and the caller's mask.
+    unsafe { fds.ask(time.as_ref().map_or(null(), from_ref), mask) }
 }
 
+/// The same, with the doorbells beside them. `None`: they are to be asked for alone.
+///
 /// # Safety
 ///
 /// `mask` is null or a mask.
@@ -381,16 +390,20 @@ unsafe fn ask_beside<W: Waited + ?Sized>(
     beside: &mut Option<Beside>,
     limit: Limit,
     mask: *const sigset_t,
-) -> c_int {
-    let time = match limit {
-        Limit::Never => None,
-        Limit::After(limit) => Some(clock::timespec(limit)),
+) -> Option<c_int> {
+    let Some(beside) = beside else {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { ask(fds, limit, mask) });
     };
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    match (beside, fds.as_poll()) {
-        // SAFETY: a time or null, and the caller's mask.
-        (Some(beside), Some(fds)) => unsafe { beside.ask(fds, time, mask) },
-        // SAFETY: as before.
-        _ => unsafe { fds.ask(time, mask) },
+    let time = limit.time();
+    // SAFETY: a time or null, and the caller's mask.
+    match unsafe { beside.ask(time.as_ref().map_or(null(), from_ref), mask) } {
+        Ok(entries) => fds.keep(entries),
+        // With the doorbells they are more than RLIMIT_NOFILE.
+        Err(libc::EINVAL) => None,
+        Err(errno) => {
+            real::set_errno(errno);
+            Some(-1)
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use libc::{fd_set, sigset_t, timespec};
+use libc::{fd_set, pollfd, sigset_t, timespec};
 
 use crate::buffer::Room;
 use crate::epoll::Limit;
@@ -158,6 +158,13 @@ const TO_READ: usize = 0;
 const TO_WRITE: usize = 1;
 const TO_EXCEPT: usize = 2;
 
+// What of poll(2) makes a descriptor ready in each (fs/select.c of Linux).
+const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
+const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
+const URGENT: i16 = libc::POLLPRI;
+/// What poll(2) adds by itself.
+const UNASKED: i16 = libc::POLLHUP | libc::POLLERR;
+
 impl poll::Waited for Waited<'_> {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
         let words = self.asked[TO_READ].iter().zip(self.said[TO_READ].iter()).zip(0..);
@@ -175,8 +182,36 @@ impl poll::Waited for Waited<'_> {
         self.said.iter_mut().for_each(|words| words.fill(0));
     }
 
-    fn as_poll(&mut self) -> Option<&mut [libc::pollfd]> {
-        None
+    fn entries(&self) -> impl Iterator<Item = pollfd> {
+        let [read, write, except] = self.asked.each_ref();
+        let words = read.iter().zip(write.iter()).zip(except.iter()).zip(0..);
+        words.flat_map(|(((read, write), except), place)| {
+            bits(read | write | except).map(move |bit| {
+                let asks = |word: &u64, events| if word >> bit & 1 != 0 { events } else { 0 };
+                let events = asks(read, READABLE) | asks(write, WRITABLE) | asks(except, URGENT);
+                pollfd { fd: place * u64::BITS as c_int + bit, events: events & !UNASKED, revents: 0 }
+            })
+        })
+    }
+
+    fn keep(&mut self, entries: &[pollfd]) -> Option<c_int> {
+        self.clear();
+        let mut ready = 0;
+        for entry in entries.iter().filter(|entry| entry.revents != 0) {
+            if entry.revents & libc::POLLNVAL != 0 {
+                // That is an error of the whole call.
+                return None;
+            }
+            let (place, bit) = (entry.fd as usize / u64::BITS as usize, 1 << (entry.fd as u32 % u64::BITS));
+            for (set, events) in [READABLE, WRITABLE, URGENT].into_iter().enumerate() {
+                let said = if entry.revents & events != 0 { self.asked[set][place] & bit } else { 0 };
+                self.said[set][place] |= said;
+                ready += c_int::from(said != 0);
+            }
+        }
+        // Hangups and errors, which poll(2) tells of unasked, do not make all of these ready.
+        let ends = entries.iter().any(|entry| entry.revents != 0);
+        (ready > 0 || !ends).then_some(ready)
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {

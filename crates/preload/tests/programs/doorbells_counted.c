@@ -2,22 +2,7 @@
  * stay silent. The process that sleeps is stopped meanwhile, so that it sleeps on. */
 #include "transcript.h"
 
-#include <sys/stat.h>
-
-enum { CONNECTIONS = 8, ROUNDS = 12, LOWEST = 1024, HIGHEST = 1200 };
-
-/* Bytes in all pipes at the numbers of doorbells. */
-static int announced(void)
-{
-    int all = 0;
-    for (int fd = LOWEST; fd < HIGHEST; fd++) {
-        struct stat about;
-        int bytes = 0;
-        if (fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode) && ioctl(fd, FIONREAD, &bytes) == 0)
-            all += bytes;
-    }
-    return all;
-}
+enum { CONNECTIONS = 8, ROUNDS = 12 };
 
 static void answers(struct sockaddr_in at)
 {
@@ -38,23 +23,6 @@ static void answers(struct sockaddr_in at)
             send_all(events[i].data.fd, &byte, 1);
         }
     }
-}
-
-/* Until the process sleeps, or is stopped. */
-static void wait_until(pid_t process, char state)
-{
-    char path[64], line[256], now = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", process);
-    for (int tries = 0; tries < 10000 && now != state; tries++) {
-        FILE *file = fopen(path, "r");
-        if (file && fgets(line, sizeof line, file))
-            now = strrchr(line, ')')[2];
-        if (file)
-            fclose(file);
-        usleep(1000);
-    }
-    if (now != state)
-        fail("the state of the child");
 }
 
 int main(void)

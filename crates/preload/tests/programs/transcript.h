@@ -186,6 +186,39 @@ static UNUSED bool eager(void)
     return mode && !strcmp(mode, "eager");
 }
 
+/* Where the library's doorbells lie, if RLIMIT_NOFILE is higher. */
+enum { FIRST_DOORBELL = 1024 };
+
+/* Bytes in all pipes at the numbers of doorbells. */
+static UNUSED int announced(void)
+{
+    int all = 0;
+    for (int fd = FIRST_DOORBELL; fd < FIRST_DOORBELL + 176; fd++) {
+        struct stat about;
+        int bytes = 0;
+        if (fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode) && ioctl(fd, FIONREAD, &bytes) == 0)
+            all += bytes;
+    }
+    return all;
+}
+
+/* Until the process sleeps, or is stopped. */
+static UNUSED void wait_until(pid_t process, char state)
+{
+    char path[64], line[256], now = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    for (int tries = 0; tries < 10000 && now != state; tries++) {
+        FILE *file = fopen(path, "r");
+        if (file && fgets(line, sizeof line, file))
+            now = strrchr(line, ')')[2];
+        if (file)
+            fclose(file);
+        usleep(1000);
+    }
+    if (now != state)
+        fail("the state of the child");
+}
+
 /* The monitor answers within milliseconds, unless it does not get to run. */
 enum { PING = 64, ROUNDS_PLAIN = 16, PATIENCE_MS = 30000 };
 
