@@ -128,7 +128,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         // Executed as /proc/self/exe, it is called "exe" in ps(1) and top(1).
         let _ = rustix::thread::set_name(c"megapipe");
     }
-    allow_descriptors();
+    raise_limits();
     // The usual file is read once it comes into being.
     let policy_optional = arguments.config.is_none();
     let policy = arguments.config.unwrap_or_else(|| POLICY_FILE.into());
@@ -171,11 +171,15 @@ fn usual_place(on_demand: bool) -> Result<PathBuf, String> {
     Ok(place.path().to_owned())
 }
 
-/// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed.
-fn allow_descriptors() {
+/// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed. That of message
+/// queues, which are the doorbells between two users, is none for root.
+fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+    if let Err(error) = setrlimit(Resource::Msgqueue, Rlimit { current: None, maximum: None }) {
+        tracing::debug!(%error, "the limit of message queues stays as it is");
     }
 }

@@ -1,12 +1,13 @@
-//! The doorbells of a promoted connection (docs/promotion.md, section 4): one-page pipes beside it, by which each
+//! The doorbells of a promoted connection (docs/promotion.md, section 4): pipes or message queues beside it, by which each
 //! endpoint wakes the other where that says so. What they hold means nothing. A sender may always wake over TCP
 //! instead, so whatever waits in reach of a doorbell watches the kernel connection, too.
 #![allow(unsafe_code)] // libc's calls, with memory of this module
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 
 use libc::epoll_event;
 use promote::Doorbells;
+use sys::doorbell::{AT_ONCE, Kind};
 
 use crate::hidden::{self, Hidden};
 use crate::real;
@@ -16,6 +17,7 @@ use crate::real;
 pub(crate) struct Doorbell {
     own: Hidden,
     peer: Hidden,
+    kind: Kind,
     /// The epoll set that watches the own one, by edges: its number, and 1; 0: none.
     pub(crate) set: u32,
     /// The socket is a member of that set: one that was taken out may be put in again.
@@ -38,8 +40,8 @@ pub(crate) fn rung(data: u64, events: u32) -> Option<u32> {
 impl Doorbell {
     /// `None`: the process may have no more descriptors.
     pub(crate) fn new(granted: Doorbells) -> Option<Doorbell> {
-        let Doorbells { own, peer } = granted;
-        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, set: 0, is_member: false })
+        let Doorbells { own, peer, kind } = granted;
+        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, kind, set: 0, is_member: false })
     }
 
     /// The own one, if no file of the program's is at its number.
@@ -52,14 +54,39 @@ impl Doorbell {
         fd >= 0 && [self.own.fd(), self.peer.fd()].contains(&fd)
     }
 
-    /// Wakes the peer. False: the pipe has no room, which one that is read would have.
+    /// Wakes the peer. False: it has no room, which one that is read would have.
     pub(crate) fn wake_peer(&self) -> bool {
-        write(self.peer.fd())
+        let (fd, byte) = (self.peer.fd(), 0u8);
+        let (byte, until) = (&raw const byte, (&raw const AT_ONCE) as c_long);
+        // SAFETY: one byte and a time to read; a pipe does not block.
+        real::kept_errno(|| unsafe {
+            match self.kind {
+                Kind::Pipe => real::write(fd, byte.cast(), 1) == 1,
+                // No function of libc's, which would be a place where a thread can be cancelled.
+                Kind::Queue => {
+                    real::syscall(libc::SYS_mq_timedsend, fd.into(), byte as c_long, 1, 0, until, 0) == 0
+                }
+            }
+        })
     }
 
     /// Empties the own one, before the look at the ring that counts: the next wake-up is an edge then, on each Linux (from 5.5
     /// to 5.13 one that does not find the pipe empty is none).
     pub(crate) fn empty(&self) {
+        match self.kind {
+            Kind::Pipe => self.empty_pipe(),
+            Kind::Queue => {
+                let (fd, mut byte) = (self.own.fd(), 0u8);
+                let (byte, until) = (&raw mut byte, (&raw const AT_ONCE) as c_long);
+                // SAFETY: room for the one byte that its messages have, and a time to read.
+                real::kept_errno(|| unsafe {
+                    real::syscall(libc::SYS_mq_timedreceive, fd.into(), byte as c_long, 1, 0, until, 0)
+                });
+            }
+        }
+    }
+
+    fn empty_pipe(&self) {
         let mut bytes = [0u8; 64];
         for _ in 0..READS {
             // SAFETY: room of that length; the descriptor does not block.
@@ -82,10 +109,4 @@ impl Doorbell {
         // SAFETY: an event to read.
         real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, self.own.fd(), &raw mut event) == 0 })
     }
-}
-
-fn write(fd: c_int) -> bool {
-    let byte = 0u8;
-    // SAFETY: one byte to read; the descriptor does not block.
-    real::kept_errno(|| unsafe { real::write(fd, (&raw const byte).cast(), 1) == 1 })
 }

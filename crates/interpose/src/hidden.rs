@@ -134,7 +134,7 @@ fn is_marked(fd: c_int) -> bool {
 /// closed it unseen.
 #[inline]
 pub(crate) fn is_one(fd: c_int) -> bool {
-    is_marked(fd) && real::borrow(fd).is_some_and(sys::doorbell::check)
+    is_marked(fd) && real::borrow(fd).is_some_and(|fd| sys::doorbell::kind(fd).is_some())
 }
 
 /// The program makes a file of its own under that number.

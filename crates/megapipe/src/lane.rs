@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use promote::{Connection, Doorbells, KernelEnd, Next, PeerLoop};
 use ring::{Corrupt, Front, WakeUp};
+use sys::doorbell::Kind;
 
 use crate::buffer::{Buffer, ReadData};
 use crate::completion::{Completion, Event};
@@ -313,10 +314,10 @@ impl Core {
     pub(crate) fn is_rung(&mut self, handle: u32) {
         let Some(lane) = self.lane(handle) else { return };
         lane.rung = lane.rung.wrapping_add(1);
-        if lane.rung == 0
-            && let Some(doorbells) = &lane.doorbells
+        if let Some(Doorbells { own, kind, .. }) = &lane.doorbells
+            && (lane.rung == 0 || *kind == Kind::Queue)
         {
-            sys::doorbell::empty(doorbells.own.as_fd());
+            sys::doorbell::empty(own.as_fd(), *kind);
         }
         let woke_at = lane.connection.peer_woke_at();
         self.spin.woken_at(woke_at);

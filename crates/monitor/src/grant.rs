@@ -32,6 +32,6 @@ pub(crate) fn loop_page() -> io::Result<MemoryFile> {
 
 /// The doorbells of the two endpoints of a connection, each by the description of its own endpoint
 /// and by that of the peer.
-pub(crate) fn doorbells() -> io::Result<[[OwnedFd; 2]; 2]> {
-    Ok([doorbell::create()?, doorbell::create()?])
+pub(crate) fn doorbells(kind: doorbell::Kind) -> io::Result<[[OwnedFd; 2]; 2]> {
+    Ok([doorbell::create(kind)?, doorbell::create(kind)?])
 }

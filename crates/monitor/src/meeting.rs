@@ -6,9 +6,11 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use promote::Reason;
-use promote::client::{DOORBELLS, OLDEST};
+use promote::client::{DOORBELLS, OLDEST, QUEUES};
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
+
+use sys::doorbell::Kind;
 
 use crate::client::{Client, Held, Loop};
 use crate::closing::Foreign;
@@ -156,7 +158,7 @@ impl Meeting {
         match (message, descriptor) {
             (ClientMessage::Hello { .. }, None) if client.greeted.is_some() => Err("a second hello"),
             (ClientMessage::Hello { version_min, version_max, name }, None) => {
-                let version = version_max.min(DOORBELLS);
+                let version = version_max.min(QUEUES);
                 if version < version_min.max(OLDEST) {
                     return Err("no version in common");
                 }
@@ -450,7 +452,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Makes the two segments, and doorbells where both clients accept them and are one user's, and sends them.
+    /// Makes the two segments, and doorbells where both clients accept them, and sends them.
     /// If only the first client got its grant, the refusal that follows takes it back.
     fn hand_out(
         &self,
@@ -463,13 +465,14 @@ impl Meeting {
             Reason::NoMemory
         };
         let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
-        let accepts_doorbells =
-            |client: &Client| client.greeted.as_ref().is_some_and(|greeted| greeted.version >= DOORBELLS);
         // A process that holds a pipe's lock (splice(2)) lets nobody else write there, and none to end: what that does to a
         // peer, its own user may do anyway.
         let is_of_one_user = clients[0].subject.uid == clients[1].subject.uid;
-        let gives = is_of_one_user && clients.into_iter().all(accepts_doorbells);
-        let doorbells = gives.then(grant::doorbells).transpose();
+        let (kind, least) = if is_of_one_user { (Kind::Pipe, DOORBELLS) } else { (Kind::Queue, QUEUES) };
+        let accepts =
+            |client: &Client| client.greeted.as_ref().is_some_and(|greeted| greeted.version >= least);
+        let accepted = clients.into_iter().all(accepts);
+        let doorbells = accepted.then(|| grant::doorbells(kind)).transpose();
         let doorbells = doorbells.unwrap_or_else(|error| {
             tracing::debug!(%error, "there are no doorbells for a connection, which does without");
             None

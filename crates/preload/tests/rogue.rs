@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use promote::Reason;
 use promote::client::LOOP_PAGE;
 use promote::wire::{ClientMessage, MonitorMessage, Token};
-use sys::doorbell;
+use sys::doorbell::{self, Kind};
 use sys::memory_file::MemoryFile;
 use sys::packet;
 use testkit::process::{Fosterling, preload_library, role, this_test_as};
@@ -294,10 +294,17 @@ enum Given {
     Sides,
     Block,
     ThreeDoorbells,
+    Queues,
+    /// With the flags of the side that the monitor keeps, which block, and full.
+    QueuesBlockLater,
+    /// By the sides of the peer.
+    QueuesSwapped,
+    /// One of each.
+    Mixed,
 }
 
 impl Given {
-    const ALL: [Given; 10] = [
+    const ALL: [Given; 14] = [
         Given::Sound,
         Given::None,
         Given::Shared,
@@ -308,11 +315,24 @@ impl Given {
         Given::Sides,
         Given::Block,
         Given::ThreeDoorbells,
+        Given::Queues,
+        Given::QueuesBlockLater,
+        Given::QueuesSwapped,
+        Given::Mixed,
     ];
 
     /// Whether connections with them are promoted.
     fn are_taken(self) -> bool {
-        matches!(self, Given::Sound | Given::None | Given::Shared | Given::Swapped | Given::BlockLater)
+        matches!(
+            self,
+            Given::Sound
+                | Given::None
+                | Given::Shared
+                | Given::Swapped
+                | Given::BlockLater
+                | Given::Queues
+                | Given::QueuesBlockLater
+        )
     }
 
     /// Whether a connection with them may hang: its monitor is trusted with that.
@@ -320,18 +340,32 @@ impl Given {
         matches!(self, Given::Swapped | Given::BlockLater)
     }
 
+    fn blocks_later(self) -> bool {
+        matches!(self, Given::BlockLater | Given::QueuesBlockLater)
+    }
+
+    fn kind(self) -> Kind {
+        match self {
+            Given::Queues | Given::QueuesBlockLater | Given::QueuesSwapped | Given::Mixed => Kind::Queue,
+            _ => Kind::Pipe,
+        }
+    }
+
     /// For the two ends of a connection.
     fn make(self) -> [Vec<OwnedFd>; 2] {
-        let [[own, other_peer], [other, peer]] = [0, 1].map(|_| doorbell::create().unwrap());
+        let [[own, other_peer], [other, peer]] = [0, 1].map(|_| doorbell::create(self.kind()).unwrap());
         let null = || OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
         match self {
             Given::None => [vec![], vec![]],
-            Given::Sound | Given::BlockLater => [vec![own, peer], vec![other, other_peer]],
+            Given::Sound | Given::BlockLater | Given::Queues | Given::QueuesBlockLater => {
+                [vec![own, peer], vec![other, other_peer]]
+            }
+            Given::Mixed => [vec![own, one_doorbell()], vec![one_doorbell(), other_peer]],
             Given::Shared => {
                 let [one, two] = [&own, &other].map(|bell| bell.try_clone().unwrap());
                 [vec![own, two], vec![other, one]]
             }
-            Given::Swapped => [vec![peer, own], vec![other, other_peer]],
+            Given::Swapped | Given::QueuesSwapped => [vec![peer, own], vec![other, other_peer]],
             Given::OneAlone => [vec![own], vec![other]],
             Given::Files => {
                 let files = || (0..2).map(|_| set_nonblocking(null().into(), true)).collect();
@@ -348,7 +382,7 @@ impl Given {
                 [vec![set_nonblocking(own, false), peer], vec![other, set_nonblocking(other_peer, false)]]
             }
             Given::ThreeDoorbells => {
-                let more = || doorbell::create().unwrap();
+                let more = || doorbell::create(Kind::Pipe).unwrap();
                 let ([one, _], [two, _]) = (more(), more());
                 [vec![own, peer, one], vec![other, other_peer, two]]
             }
@@ -369,12 +403,12 @@ fn grants(listener: &OwnedFd, given: Given, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_micros(100));
         for (_, bell) in kept.extract_if(.., |(since, _): &mut (Instant, OwnedFd)| since.elapsed() > LATER) {
-            while rustix::io::write(&bell, &[0; 4096]).is_ok() {}
+            while doorbell::ring(bell.as_fd(), given.kind()) {}
             open.push(set_nonblocking(bell, false));
         }
         if let Ok(new) = packet::accept(listener.as_fd()) {
             let page = loop_page();
-            let welcome = MonitorMessage::Welcome { version: 2, loop_id: 7, segment_size: SIZE };
+            let welcome = MonitorMessage::Welcome { version: 3, loop_id: 7, segment_size: SIZE };
             packet::send(new.as_fd(), welcome.encode().as_bytes(), &[page.writable.as_fd()]).unwrap();
             waiting.clear();
             client = Some((new, page));
@@ -404,7 +438,7 @@ fn grants(listener: &OwnedFd, given: Given, ended: &AtomicBool) {
             // It may have left.
             let _ = packet::send(client.as_fd(), message.encode().as_bytes(), &descriptors);
         }
-        if matches!(given, Given::BlockLater) {
+        if given.blocks_later() {
             kept.extend(of_both.into_iter().flatten().map(|bell| (Instant::now(), bell)));
         }
     }
@@ -473,7 +507,7 @@ fn converse() {
 }
 
 fn one_doorbell() -> OwnedFd {
-    let [doorbell, _] = doorbell::create().unwrap();
+    let [doorbell, _] = doorbell::create(Kind::Pipe).unwrap();
     doorbell
 }
 

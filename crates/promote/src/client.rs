@@ -25,8 +25,10 @@ pub const LOOP_PAGE: usize = 4096;
 pub const SEGMENT_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
 /// The oldest version of the protocol, which every client and monitor speaks.
 pub const OLDEST: u32 = 1;
-/// The newest version: a client that speaks it accepts doorbells.
+/// From this version on a client accepts doorbells.
 pub const DOORBELLS: u32 = 2;
+/// The newest version: doorbells may be message queues, which two users share.
+pub const QUEUES: u32 = 3;
 /// Where the policy of a system lies.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
@@ -69,7 +71,7 @@ impl Options {
 
     /// The versions of the protocol that a client with these options speaks.
     fn versions(&self) -> RangeInclusive<u32> {
-        OLDEST..=if self.doorbells { DOORBELLS } else { OLDEST }
+        OLDEST..=if self.doorbells { QUEUES } else { OLDEST }
     }
 }
 
@@ -152,14 +154,16 @@ pub struct PeerLoop {
     pub page: SharedMapping,
 }
 
-/// The doorbells of a connection: a byte in one wakes an endpoint, and means nothing else. Both are
-/// pipes of one page that read and write without blocking (see promotion.md, section 5).
+/// The doorbells of a connection: a byte in one wakes an endpoint, and means nothing else. They
+/// neither read nor write by blocking (see promotion.md, section 5).
 #[derive(Debug)]
 pub struct Doorbells {
     /// That of this endpoint.
     pub own: OwnedFd,
     /// That of the peer.
     pub peer: OwnedFd,
+    /// What both are.
+    pub kind: doorbell::Kind,
 }
 
 /// What the monitor says.
@@ -473,12 +477,16 @@ impl Client {
     fn doorbells(&self, own: Option<OwnedFd>, peer: Option<OwnedFd>) -> Result<Option<Doorbells>, LossCause> {
         match (own, peer) {
             (None, None) => Ok(None),
-            (Some(own), Some(peer))
-                if self.version >= Some(DOORBELLS)
-                    && doorbell::check(own.as_fd())
-                    && doorbell::check(peer.as_fd()) =>
-            {
-                Ok(Some(Doorbells { own, peer }))
+            (Some(own), Some(peer)) => {
+                let kind = doorbell::check(own.as_fd(), peer.as_fd()).ok_or(LossCause::Descriptors)?;
+                let least = match kind {
+                    doorbell::Kind::Pipe => DOORBELLS,
+                    doorbell::Kind::Queue => QUEUES,
+                };
+                if self.version < Some(least) {
+                    return Err(LossCause::Descriptors);
+                }
+                Ok(Some(Doorbells { own, peer, kind }))
             }
             _ => Err(LossCause::Descriptors),
         }

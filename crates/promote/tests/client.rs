@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use promote::client::{DOORBELLS, LOOP_PAGE, LossCause, OLDEST, Options};
+use promote::client::{DOORBELLS, LOOP_PAGE, LossCause, OLDEST, Options, QUEUES};
 use promote::wire::{ClientMessage, MonitorMessage, Token};
 use promote::{Answer, Client, Doorbells, OfferError, Reason};
 use rustix::fs::OFlags;
-use sys::doorbell;
+use sys::doorbell::{self, Kind};
 use sys::mapping::MapError;
 use sys::memory_file::{MemoryFile, UnsoundFile};
 use sys::packet;
@@ -363,7 +363,7 @@ fn granted_with(
     let options = Options { doorbells: accepts, ..monitor.options() };
     let mut client = Client::connect(&options).unwrap();
     let connection = packet::accept(monitor.listener.as_fd()).unwrap();
-    let newest = if accepts { DOORBELLS } else { OLDEST };
+    let newest = if accepts { QUEUES } else { OLDEST };
     assert!(matches!(
         heard(&connection),
         Some(ClientMessage::Hello { version_min: OLDEST, version_max, .. }) if version_max == newest
@@ -403,7 +403,8 @@ fn send_any(connection: &OwnedFd, message: MonitorMessage, descriptors: &[Borrow
 #[test]
 fn doorbells_come_only_where_both_speak_the_version() {
     let monitor = Monitor::new("versions");
-    let ([own, _], [peer, far]) = (doorbell::create().unwrap(), doorbell::create().unwrap());
+    let ([own, _], [peer, far]) =
+        (doorbell::create(Kind::Pipe).unwrap(), doorbell::create(Kind::Pipe).unwrap());
     let both = [own.as_fd(), peer.as_fd()];
     assert!(granted_with(&monitor, false, OLDEST, &[]).unwrap().is_none());
     assert!(granted_with(&monitor, true, OLDEST, &[]).unwrap().is_none());
@@ -417,13 +418,25 @@ fn doorbells_come_only_where_both_speak_the_version() {
     for received in [&doorbells.own, &doorbells.peer] {
         assert!(rustix::io::fcntl_getfd(received).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
     }
+    let ([own, far], [_near, peer]) =
+        (doorbell::create(Kind::Queue).unwrap(), doorbell::create(Kind::Queue).unwrap());
+    let queues = [own.as_fd(), peer.as_fd()];
+    let doorbells = granted_with(&monitor, true, QUEUES, &queues).unwrap().expect("they came");
+    assert_eq!(doorbells.kind, Kind::Queue);
+    assert!(doorbell::ring(doorbells.peer.as_fd(), Kind::Queue) && doorbell::ring(far.as_fd(), Kind::Queue));
+    for (version, wrong) in
+        [(DOORBELLS, queues), (QUEUES, [queues[1], queues[0]]), (QUEUES, [both[0], queues[1]])]
+    {
+        let answer = granted_with(&monitor, true, version, &wrong);
+        assert!(matches!(answer, Err(LossCause::Descriptors)), "{version}: {answer:?}");
+    }
     for accepts in [false, true] {
         assert!(
             matches!(granted_with(&monitor, accepts, OLDEST, &both), Err(LossCause::Descriptors)),
             "{accepts}"
         );
     }
-    for (accepts, version) in [(false, DOORBELLS), (true, DOORBELLS + 1), (true, OLDEST - 1)] {
+    for (accepts, version) in [(false, DOORBELLS), (true, QUEUES + 1), (true, OLDEST - 1)] {
         let loss = granted_with(&monitor, accepts, version, &[]).unwrap_err();
         assert!(matches!(loss, LossCause::Version { version: of, .. } if of == version), "{loss}");
     }
@@ -432,10 +445,10 @@ fn doorbells_come_only_where_both_speak_the_version() {
 #[test]
 fn a_monitor_whose_doorbells_are_none_is_left() {
     let monitor = Monitor::new("doorbells");
-    let [own, peer] = doorbell::create().unwrap();
+    let [own, peer] = doorbell::create(Kind::Pipe).unwrap();
     let (own, peer) = (own.as_fd(), peer.as_fd());
     let flags = |fd: &OwnedFd, flags| rustix::fs::fcntl_setfl(fd, flags).unwrap();
-    let [blocking, _peer] = doorbell::create().unwrap();
+    let [blocking, _peer] = doorbell::create(Kind::Pipe).unwrap();
     flags(&blocking, OFlags::empty());
     let (reader, writer) = std::io::pipe().unwrap();
     let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)];

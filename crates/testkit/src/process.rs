@@ -160,7 +160,12 @@ pub struct Fosterling(Child);
 impl Fosterling {
     /// Starts it.
     pub fn start(command: &mut Command) -> Fosterling {
-        Fosterling(command.spawn().expect("a test program can start itself"))
+        Fosterling::try_start(command).expect("a test program can start itself")
+    }
+
+    /// The same, as another user perhaps, who may not be able to.
+    pub fn try_start(command: &mut Command) -> io::Result<Fosterling> {
+        command.spawn().map(Fosterling)
     }
 
     /// The child.

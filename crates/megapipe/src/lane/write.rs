@@ -271,7 +271,7 @@ impl Core {
         lane.bell_under_way = None;
         lane.connection.wakes_at(now);
         self.stats.system_calls += 1;
-        if lane.doorbells.as_ref().is_some_and(|both| sys::doorbell::ring(both.peer.as_fd())) {
+        if lane.doorbells.as_ref().is_some_and(|both| sys::doorbell::ring(both.peer.as_fd(), both.kind)) {
             self.stats.doorbells += 1;
         } else if lane.connection.may_wake_over_tcp() {
             return self.queue_bell(handle.index, WakeUp::Tcp);

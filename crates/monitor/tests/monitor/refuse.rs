@@ -161,8 +161,8 @@ fn programs_of_two_users_share_by_rule_only() {
         return skip::record(NAME, &Skipped::because("needs root to become another user"));
     }
     let rule = "[[allow]]\none = { uid = [0] }\nother = { uid = [65534], gid = [65534] }\n";
-    // A doorbell is a pipe, whose writers a stranger could block.
-    let granted = "doorbells: None }";
+    // A pipe's writers a stranger could block.
+    let granted = "kind: Queue })";
     for (policy, expected) in [(SHARE.to_owned(), "OtherUser"), (format!("{SHARE}{rule}"), granted)] {
         let (running, first) = Running::start(&policy);
         let mut a = running.client_with_doorbells("a");
