@@ -94,7 +94,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Some(socket) = table::socket(fd)
         && socket.state() == State::Promoted
-        && how != libc::SHUT_RD
+        && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR)
         && let Some(promoted) = socket.lock().promoted.as_deref_mut()
     {
         // FIN comes behind what the ring holds; what is sent later is the kernel's to refuse.

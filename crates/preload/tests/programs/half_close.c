@@ -6,6 +6,9 @@ int main(void)
     signal(SIGPIPE, SIG_IGN);
     char bytes[16] = {0};
     struct pair pair = promoted();
+    SHOW(shutdown(pair.client, 7));
+    /* Which changes nothing. */
+    say("by the kernel: %d", eager() && ping(pair) >= PING);
     SHOW(send(pair.client, "before", 6, 0));
     SHOW(shutdown(pair.client, SHUT_WR));
     SHOW(send(pair.client, "after", 5, 0));
