@@ -123,6 +123,9 @@ pub(crate) fn closing(fd: c_int) {
             }
         }
         forget(table::set(fd, Entry::Unknown), fd);
+    } else if entry == Entry::Foreign && rings::any() && !borrowed(fd) {
+        // A ring may accept a connection under this number.
+        table::set(fd, Entry::Unknown);
     }
 }
 

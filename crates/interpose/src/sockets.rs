@@ -392,6 +392,11 @@ impl Socket {
         first
     }
 
+    /// Whether it was connected ever, or was to be.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
     /// Whether a call that finds nothing, or no room, waits, as far as was seen.
     pub(crate) fn blocks(&self, flags: i32) -> bool {
         flags & libc::MSG_DONTWAIT == 0 && !self.nonblocking.load(Ordering::Relaxed)

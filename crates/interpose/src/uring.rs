@@ -5,7 +5,6 @@
 //! nothing is promoted. liburing has system calls of its own; only what it made before the first connection is offered
 //! is found.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Dir, Mode, OFlags};
@@ -45,14 +44,16 @@ fn found(is_followed: impl Fn(i32) -> bool) -> rustix::io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
     for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let target = rustix::fs::readlinkat(directory.as_fd(), name, Vec::new());
-        let is_ring = target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]");
-        let fd = name.to_str().ok().and_then(|name| name.parse().ok());
-        if is_ring && !fd.is_some_and(&is_followed) {
+        let fd = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if fd.is_some_and(|fd| !is_followed(fd) && is_ring(fd)) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether it is a ring, as proc(5) has it.
+pub(crate) fn is_ring(fd: i32) -> bool {
+    let target = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
+    target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]")
 }

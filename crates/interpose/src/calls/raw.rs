@@ -163,10 +163,7 @@ pub unsafe fn syscall(
         | libc::SYS_userfaultfd
         | libc::SYS_bpf => made(real::syscall(number, a, b, c, d, e, f) as c_int),
         libc::SYS_io_uring_setup => return submissions::setup(a, b as *mut _),
-        libc::SYS_io_uring_enter => {
-            submissions::submits(fd, b as c_uint, d as c_uint);
-            return real::syscall(number, a, b, c, d, e, f);
-        }
+        libc::SYS_io_uring_enter => return submissions::enter(a, b, c, d, e, f),
         libc::SYS_io_uring_register => {
             submissions::registers(fd, b as c_uint, c as *const c_int, d as c_uint);
             return real::syscall(number, a, b, c, d, e, f);

@@ -5,22 +5,20 @@ use crate::uring::rings::{self, Params};
 
 // linux/io_uring.h: operations.
 const OP_ACCEPT: u8 = 13;
+const OP_CONNECT: u8 = 16;
 const OP_CLOSE: u8 = 19;
 const OP_FILES_UPDATE: u8 = 20;
 const OP_EPOLL_CTL: u8 = 29;
 const OP_SPLICE: u8 = 30;
 const OP_TEE: u8 = 33;
-/// Those whose first word is no descriptor: NOP, POLL_REMOVE, timeouts, ASYNC_CANCEL, buffers, SOCKET, WAITID, futexes.
-const OF_NO_FILE: [u8; 13] = [0, 7, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
-/// Flags of a submission: its descriptor is the number of a registered file; it waits for those before it, or those
-/// behind it wait.
-const FIXED_FILE: u8 = 1;
-const ORDERED: u8 = 0b1110;
-const DRAINED: u8 = 0b10;
-/// It does not run at once; it posts no completion where it succeeds.
-const NEUTRAL: u8 = 0b101_0000;
-/// Of io_uring_enter(2): the ring's descriptor is the number of a registered one.
-const ENTER_REGISTERED_RING: c_uint = 1 << 4;
+const OP_SHUTDOWN: u8 = 34;
+const OP_FIXED_FD_INSTALL: u8 = 54;
+/// Those whose first word is no descriptor: NOP, POLL_REMOVE, timeouts, ASYNC_CANCEL, buffers, SOCKET, WAITID, futexes,
+/// PIPE, NOP128.
+const OF_NO_FILE: [u8; 15] = [0, 7, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53, 62, 63];
+/// Of io_uring_enter(2): it waits for completions; the ring's descriptor is the number of a registered one.
+const ENTER_GETEVENTS: c_long = 1;
+const ENTER_REGISTERED_RING: c_long = 1 << 4;
 /// Of io_uring_register(2): those that name no file, and the one that names files in an array.
 const REGISTER_FILES: c_uint = 2;
 const HARMLESS: [c_uint; 24] =
@@ -77,38 +75,54 @@ pub(super) unsafe fn registers(ring: c_int, operation: c_uint, argument: *const 
     }
 }
 
-/// Before an io_uring_enter(2) that submits so many: all that are in the queue are read, since another thread may
-/// submit those of this one.
-pub(super) unsafe fn submits(ring: c_int, count: c_uint, flags: c_uint) {
-    if count == 0 || vfork::borrows_memory() {
-        return;
-    }
-    let number = match table::entry(ring) {
-        Entry::Ring(number) if flags & ENTER_REGISTERED_RING == 0 => number,
-        _ => return loses_sight(),
+/// io_uring_enter(2).
+pub(super) unsafe fn enter(
+    ring: c_long,
+    count: c_long,
+    wanted: c_long,
+    flags: c_long,
+    argument: c_long,
+    size: c_long,
+) -> c_long {
+    let call = |count, wanted, flags| {
+        real::syscall(libc::SYS_io_uring_enter, ring, count, wanted, flags, argument, size)
     };
-    kept_errno(|| {
-        let (mut is_drained, mut is_linked) = (false, false);
-        for place in 0.. {
-            let Some(entry) = rings::submission(number, place) else { break };
-            is_drained |= entry.flags & DRAINED != 0;
-            if submit(entry, is_drained || is_linked || entry.flags & ORDERED != 0) {
-                rings::empty(number, entry);
+    let count = count as c_uint;
+    if count == 0 || vfork::borrows_memory() {
+        return call(0, wanted, flags);
+    }
+    let number = match table::entry(ring as c_int) {
+        Entry::Ring(number) if flags & ENTER_REGISTERED_RING == 0 => number,
+        _ => {
+            // One that another thread has just closed is none.
+            if flags & ENTER_REGISTERED_RING != 0 || mode::is_confined() || uring::is_ring(ring as c_int) {
+                loses_sight();
             }
-            is_linked = entry.flags & ORDERED != 0;
+            return call(count.into(), wanted, flags);
         }
-    });
+    };
+    let most = kept_errno(|| rings::submits(number, count, |entry| submit(entry)));
+    let status = match most == count {
+        true => call(count.into(), wanted, flags),
+        // As the kernel does it where the queue has fewer than the call submits: it waits for none.
+        false => call(most.into(), 0, flags & !ENTER_GETEVENTS),
+    };
+    let submitted = c_uint::try_from(status).unwrap_or(0);
+    if submitted < most {
+        rings::left(number, most - submitted);
+    }
+    status
 }
 
 /// A submission is about to be the kernel's. True: it is done.
-unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
+unsafe fn submit(entry: rings::Entry) -> bool {
     match entry.operation {
         OP_EPOLL_CTL => {
             let (set, fd, operation) = (entry.fd, entry.offset as c_int, entry.length as c_int);
             if !is_ours(set) && !is_ours(fd) {
                 return false;
             }
-            if is_ordered || entry.flags & !NEUTRAL != 0 || entry.other_fd != 0 {
+            if !entry.is_certain || entry.other_fd != 0 {
                 // It is to be done later than now, by another set, or to be refused.
                 give_up();
                 return false;
@@ -120,13 +134,22 @@ unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
             }
             return is_done;
         }
+        OP_SHUTDOWN if entry.is_certain && has_no_more_than_length(entry) && is_ours(entry.fd) => {
+            // What it refuses the kernel refuses, too.
+            return shutdown(entry.fd, entry.length as c_int) == 0;
+        }
         // What it accepts is made known by its first use.
         OP_ACCEPT => {}
-        OP_CLOSE => close(entry, is_ordered),
-        OP_FILES_UPDATE => give_up(),
+        OP_CONNECT if !entry.is_of_registered_file() => {
+            let length = entry.offset as socklen_t;
+            connects(entry.fd, entry.address as *const sockaddr, length);
+        }
+        OP_CLOSE => close(entry),
+        // Of a file that a ring has as well.
+        OP_FILES_UPDATE | OP_FIXED_FD_INSTALL => give_up(),
         operation if OF_NO_FILE.contains(&operation) => {}
         operation => {
-            if entry.flags & FIXED_FILE == 0 {
+            if !entry.is_of_registered_file() {
                 belongs_to_kernel(entry.fd);
             }
             if matches!(operation, OP_SPLICE | OP_TEE) {
@@ -137,13 +160,29 @@ unsafe fn submit(entry: rings::Entry, is_ordered: bool) -> bool {
     false
 }
 
+/// The kernel refuses it otherwise.
+fn has_no_more_than_length(entry: rings::Entry) -> bool {
+    (entry.offset, entry.address, entry.other_fd) == (0, 0, 0)
+}
+
+/// The kernel is about to connect a socket, which may be promoted then, unless it was connected before.
+unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
+    local_listen::connecting(fd, address, length);
+    match watched(fd) {
+        Some((number, socket)) if socket.state() == State::Plain && !socket.is_connected() => {
+            promoter::connected(socket, number);
+        }
+        _ => belongs_to_kernel(fd),
+    }
+}
+
 /// The kernel is about to close a descriptor, or a registered file, which is none; it closes no ring.
-fn close(entry: rings::Entry, is_ordered: bool) {
-    let is_registered = entry.flags & FIXED_FILE != 0 || entry.other_fd != 0;
+fn close(entry: rings::Entry) {
+    let is_registered = entry.is_of_registered_file() || entry.other_fd != 0;
     if is_registered || matches!(table::entry(entry.fd), Entry::Ring(_)) {
         return;
     }
-    if is_ordered {
+    if !entry.is_certain || entry.length != 0 || !has_no_more_than_length(entry) {
         // It may not come to that.
         leaving::leave_for(entry.fd, Reason::IoUring);
     }

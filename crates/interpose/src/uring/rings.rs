@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -15,14 +15,22 @@ use crate::lock::Lock;
 pub(crate) const MOST: u32 = 13;
 
 // linux/io_uring.h
+const SETUP_IOPOLL: u32 = 1;
 const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
 /// IOPOLL, SQ_AFF to TASKRUN_FLAG, SQE128 to DEFER_TASKRUN, NO_SQARRAY to CQE_MIXED. Not among them: SQPOLL, whose
 /// submissions no call announces; NO_MMAP and REGISTERED_FD_ONLY, which leave nothing to map; SQE_MIXED.
-const KNOWN: u32 = 0b1 | 0b11_1111_1100 | 0b1111 << 10 | 0b111 << 16;
+const KNOWN: u32 = SETUP_IOPOLL | 0b11_1111_1100 | 0b1111 << 10 | 0b111 << 16;
 const OFFSET_OF_ENTRIES: u64 = 0x1000_0000;
 const NOP: u8 = 0;
+/// Flags of a submission: its descriptor is the number of a registered file; it waits for all before it, and all behind
+/// wait for it; those behind wait for it.
+const FIXED_FILE: u8 = 1;
+const DRAINED: u8 = 0b10;
+const LINKED: u8 = 0b1100;
+/// It does not run at once; it posts no completion where it succeeds.
+const NEUTRAL: u8 = 0b101_0000;
 
 /// `struct io_uring_params`, as the kernel has filled it.
 #[repr(C)]
@@ -53,14 +61,23 @@ impl Params {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) operation: u8,
-    pub(crate) flags: u8,
+    flags: u8,
     pub(crate) fd: c_int,
     pub(crate) offset: u64,
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) other_fd: c_int,
+    /// The kernel does it with this submission and does not refuse it over what else is set in it.
+    pub(crate) is_certain: bool,
     /// Where it lies.
     at: usize,
+}
+
+impl Entry {
+    /// Its descriptor is the number of a registered file.
+    pub(crate) fn is_of_registered_file(&self) -> bool {
+        self.flags & FIXED_FILE != 0
+    }
 }
 
 /// A mapping of so many bytes.
@@ -94,7 +111,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Where the submissions of one ring lie.
+/// Where the submissions of one ring lie, and how far they were read.
 struct View {
     words: Mapping,
     entries: Mapping,
@@ -105,6 +122,14 @@ struct View {
     array: Option<usize>,
     /// Bytes from one entry to the next.
     stride: usize,
+    /// It completes by polling devices, and refuses what is not for them (IOPOLL).
+    is_polled: bool,
+    /// A submission waited for all before it: later ones may wait for that.
+    is_drained: bool,
+    /// The first place that was not read.
+    read: u32,
+    /// The first that no call under way may submit.
+    allowed: u32,
 }
 
 impl View {
@@ -119,18 +144,47 @@ impl View {
         let stride = if params.flags & SETUP_SQE128 == 0 { 64 } else { 128 };
         let words = Mapping::new(ring, 0, end)?;
         let entries = Mapping::new(ring, OFFSET_OF_ENTRIES, places * stride)?;
-        Some(View { words, entries, head, tail, count: params.entries, array, stride })
+        let is_polled = params.flags & SETUP_IOPOLL != 0;
+        let count = params.entries;
+        let (is_drained, read, allowed) = (false, 0, 0);
+        Some(View { words, entries, head, tail, count, array, stride, is_polled, is_drained, read, allowed })
     }
 
-    /// The entry that the kernel takes so many behind the next one. `None`: there is none, or it is none of the ring.
-    fn at(&self, place: u32) -> Option<usize> {
-        // The program has stored the entries before the tail, and the kernel has taken those before the head.
-        let tail = self.words.word(self.tail)?.load(Ordering::Acquire);
+    /// Shows each submission once; `run` returns whether it did what is asked for. Returns how many of `count` this call may
+    /// submit: those that were shown, and that no other call under way is to submit.
+    fn submits(&mut self, count: u32, mut run: impl FnMut(Entry) -> bool) -> Option<u32> {
+        // The kernel has taken those before the head, and the program has stored those before the tail.
         let head = self.words.word(self.head)?.load(Ordering::Acquire);
-        if place >= tail.wrapping_sub(head).min(self.count) {
-            return None;
+        let tail = self.words.word(self.tail)?.load(Ordering::Acquire);
+        let queued = tail.wrapping_sub(head).min(self.count);
+        // Another process with this ring, or a program that took submissions back, moves both words past ours.
+        let behind_head = |place: u32| place.wrapping_sub(head);
+        let first = behind_head(self.read);
+        let mut is_linked = false;
+        for place in if first <= queued { first } else { 0 }..queued {
+            // The kernel skips what is no entry, too.
+            let Some(mut entry) = self.at(head.wrapping_add(place)).and_then(|at| self.read(at)) else {
+                continue;
+            };
+            self.is_drained |= entry.flags & DRAINED != 0;
+            let is_linked_on = entry.flags & LINKED != 0;
+            entry.is_certain &= !(self.is_polled || self.is_drained || is_linked || is_linked_on);
+            is_linked = is_linked_on;
+            if run(entry) {
+                self.empty(entry);
+            }
         }
-        let slot = head.wrapping_add(place) & (self.count - 1);
+        self.read = head.wrapping_add(queued);
+        let allowed = behind_head(self.allowed);
+        let from = if allowed <= queued { allowed } else { 0 };
+        let most = count.min(queued - from);
+        self.allowed = head.wrapping_add(from + most);
+        Some(most)
+    }
+
+    /// The entry at a place of the queue. `None`: it is none of the ring.
+    fn at(&self, place: u32) -> Option<usize> {
+        let slot = place & (self.count - 1);
         let number = match self.array {
             Some(array) => self.words.word(array + 4 * slot as usize)?.load(Ordering::Relaxed),
             None => slot,
@@ -141,7 +195,9 @@ impl View {
     fn read(&self, at: usize) -> Option<Entry> {
         let word = |offset: usize| Some(self.entries.word(at + offset)?.load(Ordering::Relaxed));
         let two = |offset: usize| Some(u64::from(word(offset)?) | u64::from(word(offset + 4)?) << 32);
-        let [operation, flags, ..] = word(0)?.to_ne_bytes();
+        let [operation, flags, priority @ ..] = word(0)?.to_ne_bytes();
+        // Also flags of the operation, a buffer's number and a personality.
+        let is_bare = priority == [0; 2] && word(28)? == 0 && word(40)? == 0;
         Some(Entry {
             operation,
             flags,
@@ -150,6 +206,7 @@ impl View {
             address: two(16)?,
             length: word(24)?,
             other_fd: word(44)?.cast_signed(),
+            is_certain: is_bare && flags & !NEUTRAL == 0,
             at,
         })
     }
@@ -193,6 +250,15 @@ impl Ring {
     }
 }
 
+/// Whether any was followed ever.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process makes descriptors by rings.
+#[inline]
+pub(crate) fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
 /// Follows a ring that was just made; its number. `None`: it cannot be followed.
 pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
     let view = View::new(ring, params)?;
@@ -200,6 +266,7 @@ pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
         |ring: &&Ring| ring.names.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let number = RINGS.iter().position(|ring| is_free(&ring))?;
     RINGS[number].with(|place| *place = Some(view));
+    ANY.store(true, Ordering::Relaxed);
     Some(number as u32)
 }
 
@@ -219,14 +286,22 @@ pub(crate) fn remove(number: u32) {
     });
 }
 
-/// The submission that the kernel takes so many behind the next one.
-pub(crate) fn submission(number: u32, place: u32) -> Option<Entry> {
-    RINGS[number as usize].with(|view| view.as_ref().and_then(|view| view.read(view.at(place)?)))
+/// Before a call that submits `count`: shows each submission once, also those that another thread has queued, since this
+/// call may submit them. Where `run` did what is asked for the entry is made one that does nothing, which succeeds. Returns
+/// how many the call may submit: between here and the kernel others may be queued that nobody has seen.
+pub(crate) fn submits(number: u32, count: u32, run: impl FnMut(Entry) -> bool) -> u32 {
+    RINGS[number as usize]
+        .with(|view| view.as_mut().and_then(|view| view.submits(count, run)))
+        .unwrap_or(count)
 }
 
-/// Has one do nothing, which succeeds.
-pub(crate) fn empty(number: u32, entry: Entry) {
-    RINGS[number as usize].with(|view| view.as_ref().and_then(|view| view.empty(entry)));
+/// After it: so many of those were not submitted.
+pub(crate) fn left(number: u32, count: u32) {
+    RINGS[number as usize].with(|view| {
+        if let Some(view) = view {
+            view.allowed = view.allowed.wrapping_sub(count);
+        }
+    });
 }
 
 /// In the child of a fork, where no other thread holds a lock.
@@ -279,10 +354,12 @@ mod tests {
                     })
                 };
                 RINGS[number as usize].with(word);
-                if let Some(entry) = submission(number, place) {
+                let allowed = submits(number, place, |entry| {
                     read += 1;
-                    empty(number, entry);
-                }
+                    entry.operation % 2 == 0
+                });
+                assert!(allowed <= place);
+                left(number, any() % (allowed + 1));
             }
             remove(number);
         }

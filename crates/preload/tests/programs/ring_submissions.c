@@ -1,99 +1,6 @@
 /* An io_uring that is made and entered through syscall(2), as libuv's is: its submissions about sets and sockets, in rings of
  * each form. */
-#include "transcript.h"
-#include <linux/io_uring.h>
-#include <sys/mman.h>
-
-#ifndef IORING_SETUP_NO_SQARRAY
-#define IORING_SETUP_NO_SQARRAY (1U << 16)
-#endif
-
-enum { ENTRIES = 8 };
-
-struct ring {
-    int fd;
-    struct io_uring_params params;
-    char *words, *entries;
-    unsigned stride, queued;
-};
-
-static unsigned *word(struct ring *ring, unsigned offset)
-{
-    return (unsigned *)(ring->words + offset);
-}
-
-/* False: this kernel has no ring of such a form. */
-static bool make(struct ring *ring, unsigned flags)
-{
-    *ring = (struct ring){.params.flags = flags, .stride = flags & IORING_SETUP_SQE128 ? 128 : 64};
-    ring->fd = syscall(SYS_io_uring_setup, ENTRIES, &ring->params);
-    if (ring->fd < 0)
-        return false;
-    struct io_uring_params *params = &ring->params;
-    size_t submissions = params->sq_off.array + params->sq_entries * sizeof(unsigned);
-    size_t completions = params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe);
-    size_t length = submissions > completions ? submissions : completions;
-    ring->words = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
-    ring->entries =
-        mmap(NULL, ENTRIES * ring->stride, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQES);
-    if (ring->words == MAP_FAILED || ring->entries == MAP_FAILED)
-        fail("a mapping of the ring");
-    return true;
-}
-
-static struct io_uring_sqe *queue(struct ring *ring, int operation, int fd, unsigned long data)
-{
-    unsigned place = (*word(ring, ring->params.sq_off.tail) + ring->queued++) & (ENTRIES - 1);
-    /* Not in their order, where they need not be. */
-    unsigned number = place ^ (ring->params.flags & IORING_SETUP_NO_SQARRAY ? 0 : 1);
-    if (!(ring->params.flags & IORING_SETUP_NO_SQARRAY))
-        word(ring, ring->params.sq_off.array)[place] = number;
-    struct io_uring_sqe *entry = (void *)(ring->entries + number * ring->stride);
-    memset(entry, 0, ring->stride);
-    entry->opcode = operation;
-    entry->fd = fd;
-    entry->user_data = data;
-    return entry;
-}
-
-static void queue_control(struct ring *ring, int set, int operation, int fd, struct epoll_event *event)
-{
-    struct io_uring_sqe *entry = queue(ring, IORING_OP_EPOLL_CTL, set, operation);
-    entry->len = operation;
-    entry->off = fd;
-    entry->addr = (unsigned long)event;
-}
-
-/* One that moves bytes. */
-static struct io_uring_sqe *queue_bytes(
-    struct ring *ring, int operation, int fd, unsigned long data, const void *bytes, unsigned length)
-{
-    struct io_uring_sqe *entry = queue(ring, operation, fd, data);
-    entry->addr = (unsigned long)bytes;
-    entry->len = length;
-    return entry;
-}
-
-static int submit(struct ring *ring, unsigned wanted)
-{
-    unsigned *tail = word(ring, ring->params.sq_off.tail), count = ring->queued;
-    __atomic_store_n(tail, *tail + count, __ATOMIC_RELEASE);
-    ring->queued = 0;
-    return syscall(SYS_io_uring_enter, ring->fd, count, wanted, IORING_ENTER_GETEVENTS, NULL, 0);
-}
-
-/* Submits what is queued and shows what came of all. */
-static void finish(struct ring *ring, const char *what, unsigned wanted)
-{
-    errno = UNTOUCHED;
-    shown(what, submit(ring, wanted));
-    unsigned *head = word(ring, ring->params.cq_off.head), *tail = word(ring, ring->params.cq_off.tail);
-    for (; *head != __atomic_load_n(tail, __ATOMIC_ACQUIRE); __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE)) {
-        struct io_uring_cqe *cqes = (void *)(ring->words + ring->params.cq_off.cqes);
-        struct io_uring_cqe *cqe = &cqes[*head & (ring->params.cq_entries - 1)];
-        say("  %llu: %d", (unsigned long long)cqe->user_data, cqe->res);
-    }
-}
+#include "ring.h"
 
 static void controls(struct ring *ring)
 {
@@ -185,17 +92,13 @@ static void bytes_by_ring(struct ring *ring)
 static void accepted_by_ring(struct ring *ring, bool receives)
 {
     struct sockaddr_in at;
-    int listener = listening(&at), fd = -1;
+    int listener = listening(&at);
     struct pair pair = {.client = NEED(socket(AF_INET, SOCK_STREAM, 0))};
     NEED(connect(pair.client, (struct sockaddr *)&at, sizeof at));
     queue(ring, IORING_OP_ACCEPT, listener, 1);
     if (submit(ring, 1) != 1)
         fail("accept");
-    unsigned *head = word(ring, ring->params.cq_off.head);
-    struct io_uring_cqe *cqes = (void *)(ring->words + ring->params.cq_off.cqes);
-    fd = cqes[*head & (ring->params.cq_entries - 1)].res;
-    __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
-    pair.server = NEED(fd);
+    pair.server = completed_fd(ring);
     char room[16] = {0}, taken[4];
     if (receives) {
         queue_bytes(ring, IORING_OP_RECV, pair.server, 2, room, sizeof room);
