@@ -65,3 +65,5 @@ mod worth;
 
 pub use settings::{Mode, Settings, Stats};
 pub use start::{finish, start};
+#[cfg(fuzzing)]
+pub use uring::forget as forget_rings;

@@ -33,6 +33,13 @@ pub(crate) fn becomes_unseen() -> bool {
     is_unseen() && !LEFT.swap(true, Ordering::Relaxed)
 }
 
+/// As if there had been none: for a fuzzer, each of whose scripts may end promotion.
+#[cfg(fuzzing)]
+pub fn forget() {
+    UNSEEN.store(false, Ordering::Relaxed);
+    LEFT.store(false, Ordering::Relaxed);
+}
+
 /// Looks for one among the descriptors, before anything is promoted. `is_followed`: of a descriptor.
 pub(crate) fn look(is_followed: impl Fn(i32) -> bool) {
     if found(is_followed).unwrap_or(false) {
