@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use promote::Reason;
-use promote::summary::Counters;
+use promote::summary::{Counters, RingObstacle};
 
 use crate::mode;
 use crate::sockets::Socket;
@@ -89,6 +89,12 @@ fn counter(word: u8) -> Option<&'static AtomicU64> {
 /// The user at the other endpoint of a connection, who is another one.
 pub(crate) fn met_other_user(user: u32) {
     COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
+}
+
+/// A ring of this process cannot be followed; the first stands.
+pub(crate) fn met_ring(obstacle: RingObstacle) {
+    let word = &COUNTERS.ring_obstacle;
+    let _ = word.compare_exchange(0, obstacle as u64, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 #[cfg(test)]

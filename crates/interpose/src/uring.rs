@@ -7,7 +7,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use promote::summary::RingObstacle;
 use rustix::fs::{Dir, Mode, OFlags};
+
+use crate::stats;
 
 pub(crate) mod rings;
 
@@ -28,7 +31,8 @@ pub(crate) fn is_unseen() -> bool {
 }
 
 /// It has one from here on. True, once: what is promoted has to go back to TCP.
-pub(crate) fn becomes_unseen() -> bool {
+pub(crate) fn becomes_unseen(obstacle: RingObstacle) -> bool {
+    stats::met_ring(obstacle);
     UNSEEN.store(true, Ordering::Relaxed);
     is_unseen() && !LEFT.swap(true, Ordering::Relaxed)
 }
@@ -43,6 +47,7 @@ pub fn forget() {
 /// Looks for one among the descriptors, before anything is promoted. `is_followed`: of a descriptor.
 pub(crate) fn look(is_followed: impl Fn(i32) -> bool) {
     if found(is_followed).unwrap_or(false) {
+        stats::met_ring(maker());
         UNSEEN.store(true, Ordering::Relaxed);
     }
 }
@@ -64,3 +69,15 @@ pub(crate) fn is_ring(fd: i32) -> bool {
     let target = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
     target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]")
 }
+
+/// What enters rings unseen, by the libraries that are mapped.
+pub(crate) fn maker() -> RingObstacle {
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    match maps.windows(LIBURING.len()).any(|part| part == LIBURING) {
+        true => RingObstacle::Liburing,
+        false => RingObstacle::Unseen,
+    }
+}
+
+/// As in liburing.so.2.
+const LIBURING: &[u8] = b"/liburing";

@@ -82,12 +82,73 @@ counters! {
     corrupt,
     /// The last other user whose connection could not be shared, and 1; 0: none.
     other_user,
+    /// The first [`RingObstacle`] of the process by its number; 0: none.
+    ring_obstacle,
 }
 
 /// Bytes of a page of [`Counters`].
 pub const PAGE: usize = size_of::<Counters>();
 /// Those of them that count.
-pub const BYTES: usize = 8 * (Reason::ALL.len() + 16);
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 17);
+
+/// Why the library cannot follow an io_uring of a process, which keeps its connections on TCP (`io_uring`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum RingObstacle {
+    /// liburing enters it, by system calls of its own.
+    Liburing = 1,
+    /// The program does, by others.
+    Unseen,
+    /// A thread of the kernel takes what is submitted (SQPOLL).
+    Polled,
+    /// It has a form that leaves nothing to map, or a newer one.
+    Form,
+    /// There are more than are followed.
+    Many,
+    /// It polls epoll sets, registers files, or orders what concerns a connection.
+    Use,
+}
+
+impl RingObstacle {
+    /// All, by their numbers from 1 on.
+    const ALL: [RingObstacle; 6] = [
+        RingObstacle::Liburing,
+        RingObstacle::Unseen,
+        RingObstacle::Polled,
+        RingObstacle::Form,
+        RingObstacle::Many,
+        RingObstacle::Use,
+    ];
+
+    /// What is in the way, and what helps.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            RingObstacle::Liburing => {
+                "liburing enters an io_uring past libc: if the program's rings are for files alone, --io-uring files; else \
+                 turn io_uring off in it"
+            }
+            RingObstacle::Unseen => {
+                "it enters an io_uring by system calls of its own: if its rings are for files alone, --io-uring files; else \
+                 turn io_uring off in it"
+            }
+            RingObstacle::Polled => {
+                "its io_uring has SQPOLL: turn that off in the program, or if its rings are for files alone, --io-uring files"
+            }
+            RingObstacle::Form => {
+                "its io_uring has NO_MMAP, SQE_MIXED or another form that is not followed: turn io_uring off in the program, \
+                 or if its rings are for files alone, --io-uring files"
+            }
+            RingObstacle::Many => {
+                "it has more than 13 io_urings at a time: turn io_uring off in the program, or if its rings are for files \
+                 alone, --io-uring files"
+            }
+            RingObstacle::Use => {
+                "its io_uring polls an epoll set, changes registered files or links what concerns a connection: turn io_uring \
+                 off in the program"
+            }
+        }
+    }
+}
 
 impl Counters {
     /// The counters at this moment, each for itself.
@@ -133,6 +194,12 @@ impl Summary {
         user.and_then(|user| user.try_into().ok())
     }
 
+    /// What its rings have that is not followed, while a connection has that word.
+    pub fn ring_obstacle(&self) -> Option<RingObstacle> {
+        let number = self.ring_obstacle.checked_sub(1).filter(|_| self.reasons[Reason::IoUring.index()] > 0);
+        number.and_then(|number| RingObstacle::ALL.get(usize::try_from(number).ok()?)).copied()
+    }
+
     /// Writes it, in lines. `users`: this one and the other one, as [`Summary::other_user`] has it, for
     /// the command that lets them share. Allocates nothing: a signal handler may end the program.
     pub fn write(
@@ -160,6 +227,9 @@ impl Summary {
                 "megapipe: {name} ({pid}): connections with programs of user {other} stay on TCP until root runs: \
                  sudo megapipe setup --allow {own}:{other}"
             )?;
+        }
+        if let Some(obstacle) = self.ring_obstacle() {
+            writeln!(to, "megapipe: {name} ({pid}): {}", obstacle.advice())?;
         }
         if self.ring_sends.saturating_add(self.ring_receives) == 0 {
             return Ok(());
@@ -219,6 +289,15 @@ mod tests {
         assert_eq!(summary.other_user(), None, "no connection has that word any more");
         summary.reasons[Reason::OtherUser.index()] = 1;
         assert_eq!(summary.other_user(), Some(7));
+        text.clear();
+        for (obstacle, number) in RingObstacle::ALL.into_iter().zip(1..) {
+            assert_eq!(obstacle as u64, number);
+        }
+        summary.ring_obstacle = RingObstacle::Polled as u64;
+        assert_eq!(summary.ring_obstacle(), None, "no connection is on TCP for it");
+        summary.reasons[Reason::IoUring.index()] = 1;
+        summary.write(&mut text, "name", 7, None).unwrap();
+        assert!(text.contains("\nmegapipe: name (7): its io_uring has SQPOLL: turn that off"), "{text}");
         // What a process claims cannot be too much.
         let summary = Summary::from_bytes(&[255; BYTES]);
         summary.write(&mut text, "name", 7, None).unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use promote::summary::RingObstacle;
 use promote::wire::view::Loop;
 use promote::{Place, Reason};
 
@@ -229,20 +230,34 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
     Some(variables.collect())
 }
 
-/// A ring that the library does not see being entered keeps a program's connections on TCP.
+/// A ring that the library does not follow keeps a program's connections on TCP.
 fn uring(pid: u32) -> Option<Finding> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    let has_ring = descriptors
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .any(|target| target.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
-    has_ring.then(|| {
-        Finding::note(AREA, "io_uring", "it has a ring of its own")
-            .instead(
-                "its connections stay on TCP, with the reason `io_uring`, unless the ring is libuv's or of \
-                 Rust's io-uring, and not with SQPOLL",
-            )
-            .remedy("nothing for Node.js and others on libuv; if its rings are for files, as MariaDB's are: megapipe run --io-uring files; else turn io_uring off in it")
-    })
+    let is_ring =
+        |path: &Path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]");
+    let rings: Vec<_> = descriptors.filter(|entry| is_ring(&entry.path())).collect();
+    let is_polled = |ring: &fs::DirEntry| {
+        let number = ring.file_name();
+        let about =
+            fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())).unwrap_or_default();
+        let thread = about.lines().find_map(|line| line.strip_prefix("SqThread:"));
+        thread.is_some_and(|thread| thread.trim() != "-1")
+    };
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let obstacle = match () {
+        () if rings.is_empty() => return None,
+        () if rings.iter().any(is_polled) => RingObstacle::Polled,
+        () if maps.contains("/liburing") => RingObstacle::Liburing,
+        () => {
+            let found = "it has a ring of its own, which is followed if it is made and entered through libc's syscall(2), as \
+                         those of libuv (Node.js) and of Rust's io-uring";
+            return Some(Finding::note(AREA, "io_uring", found).instead(
+                "if not, its connections stay on TCP with the word `io_uring`, and the line below it in --stats says what helps",
+            ));
+        }
+    };
+    let advice = obstacle.advice();
+    Some(Finding::note(AREA, "io_uring", advice).instead("else its connections stay on TCP (`io_uring`)"))
 }
 
 /// Both ends of a promoted connection are in one network namespace.

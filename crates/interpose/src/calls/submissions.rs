@@ -1,5 +1,7 @@
 //! The system calls of io_uring, and what submissions mean for sockets and sets of this process.
 
+use promote::summary::RingObstacle;
+
 use super::*;
 use crate::uring::rings::{self, Params};
 
@@ -25,8 +27,8 @@ const HARMLESS: [c_uint; 24] =
     [0, 1, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 18, 19, 22, 23, 24, 25, 26, 27, 28, 29, 35];
 
 /// This process has a ring whose submissions nobody sees: all is the kernel's, unless the user says what the ring is for.
-fn loses_sight() {
-    if uring::becomes_unseen() {
+fn loses_sight(obstacle: RingObstacle) {
+    if uring::becomes_unseen(obstacle) {
         kept_errno(|| leaving::leave_all(Reason::IoUring));
     }
 }
@@ -34,7 +36,7 @@ fn loses_sight() {
 /// A ring that was followed does what the library cannot follow: that is seen, whatever the user says.
 fn give_up() {
     uring::trusts(false);
-    loses_sight();
+    loses_sight(RingObstacle::Use);
 }
 
 /// io_uring_setup(2).
@@ -46,14 +48,14 @@ pub(super) unsafe fn setup(entries: c_long, params: *mut Params) -> c_long {
     // The kernel has written them.
     let params = params.read_unaligned();
     if params.has_no_descriptor() {
-        loses_sight();
+        loses_sight(params.obstacle());
         return status;
     }
     let ring = made(status as c_int);
     // A mapping is a system call of our own.
     match kept_errno(|| if mode::is_confined() { None } else { rings::follow(ring, &params) }) {
         Some(number) => descriptors::made(ring, Entry::Ring(number)),
-        None => loses_sight(),
+        None => loses_sight(params.obstacle()),
     }
     status
 }
@@ -96,7 +98,7 @@ pub(super) unsafe fn enter(
         _ => {
             // One that another thread has just closed is none.
             if flags & ENTER_REGISTERED_RING != 0 || mode::is_confined() || uring::is_ring(ring as c_int) {
-                loses_sight();
+                loses_sight(RingObstacle::Unseen);
             }
             return call(count.into(), wanted, flags);
         }

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use promote::summary::RingObstacle;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::lock::Lock;
@@ -16,6 +17,7 @@ pub(crate) const MOST: u32 = 13;
 
 // linux/io_uring.h
 const SETUP_IOPOLL: u32 = 1;
+const SETUP_SQPOLL: u32 = 1 << 1;
 const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
@@ -51,6 +53,15 @@ pub(crate) struct Params {
 const _: () = assert!(size_of::<Params>() == 120);
 
 impl Params {
+    /// What keeps such a ring from being followed.
+    pub(crate) fn obstacle(&self) -> RingObstacle {
+        match self.flags {
+            flags if flags & SETUP_SQPOLL != 0 => RingObstacle::Polled,
+            flags if flags & !KNOWN != 0 => RingObstacle::Form,
+            _ => RingObstacle::Many,
+        }
+    }
+
     /// Whether io_uring_setup(2) has returned a number among registered rings, and no descriptor.
     pub(crate) fn has_no_descriptor(&self) -> bool {
         self.flags & SETUP_REGISTERED_FD_ONLY != 0

@@ -52,7 +52,11 @@ pub(crate) fn prepare() {
         let place: PathBuf = std::env::temp_dir().join(format!("megapipe-rings-{}", std::process::id()));
         let listener = Listener::bind(&place, Access::User).expect("a monitor listens");
         // SAFETY: before any other thread is there.
-        unsafe { std::env::set_var("MEGAPIPE_MONITOR", &place) };
+        unsafe {
+            std::env::set_var("MEGAPIPE_MONITOR", &place);
+            // A ring's WRITE sends it; the fuzzer does not ignore it as Rust's programs do.
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        }
         // Ends with the process.
         std::thread::spawn(move || {
             Monitor::new(listener, monitor::Options::default()).and_then(Monitor::run)
@@ -345,7 +349,8 @@ impl World {
         let mut events = [epoll_event { events: 0, u64: 0 }; 2 * PAIRS];
         let limit = if expected { PATIENCE_MS } else { 0 };
         // SAFETY: so many events have room.
-        let count = unsafe { calls::epoll_wait(self.set, events.as_mut_ptr(), 2 * PAIRS as c_int, limit) };
+        let count =
+            again(|| unsafe { calls::epoll_wait(self.set, events.as_mut_ptr(), 2 * PAIRS as c_int, limit) });
         assert!(!expected || count > 0 || self.is_spoiled, "a wait ended with {count}");
     }
 
@@ -410,7 +415,7 @@ impl World {
                 }
                 let mut one = libc::pollfd { fd: end.fd, events: libc::POLLIN, revents: 0 };
                 // SAFETY: one descriptor.
-                let is_ready = unsafe { calls::poll(&raw mut one, 1, PATIENCE_MS) } == 1;
+                let is_ready = again(|| unsafe { calls::poll(&raw mut one, 1, PATIENCE_MS) }) == 1;
                 self.receive(number, PIECE);
                 let comes = is_ready && self.ends[number].received > end.received;
                 assert!(comes, "{} of {} bytes", end.received, other.sent);
@@ -422,6 +427,16 @@ impl World {
                 calls::close(end.fd);
             });
             calls::close(self.set);
+        }
+    }
+}
+
+/// Waits on where a signal came, as the fuzzer's timer sends them.
+fn again(mut wait: impl FnMut() -> c_int) -> c_int {
+    loop {
+        match wait() {
+            -1 if errno() == libc::EINTR => {}
+            count => return count,
         }
     }
 }
