@@ -209,9 +209,11 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         self.end.receiver.leave();
+        // A bell behind bytes that the other end has not read is in its way if it leaves, too: only for what it has to send again.
+        let lacks_bytes = self.end.receiver.unread().unwrap_or(true);
         let sender = &mut self.end.sender;
         // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
-        let asleep = kernel_idle && !sender.peer_ended() && !sender.peer_left();
+        let asleep = kernel_idle && lacks_bytes && !sender.peer_ended() && !sender.peer_left();
         Ok(asleep && sender.open_ring()? && sender.may_ring())
     }
 
