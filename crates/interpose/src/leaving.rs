@@ -160,13 +160,21 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
         State::Promoted => {
             let mut inner = socket.lock();
             let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-            if promoted.leave(fd).is_none() && promoted.bequeath(fd, number).is_none() {
-                // Wrong bytes would be worse than none.
-                promoted.corrupt(fd);
+            let mut is_replaced = false;
+            if promoted.leave(fd).is_none() {
+                is_replaced = promoted.bequeath(fd, number).is_some();
+                if !is_replaced {
+                    // Wrong bytes would be worse than none.
+                    promoted.corrupt(fd);
+                }
             }
             if !promoted.connection.kernel_is_idle() && !promoted.connection.is_shared() {
                 // Another thread is in the middle of a call, and will not tell what comes of it: stream bytes only.
                 promoted.connection.kernel_refused();
+            }
+            if is_replaced {
+                // Its set has lost the file that lay under the number.
+                (inner.interest.registered, inner.interest.untold) = (None, true);
             }
             back_to_tcp(socket, inner, fd, State::Kernel);
             call_back_here(|socket| Some(socket.lock()));

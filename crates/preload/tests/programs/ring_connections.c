@@ -195,6 +195,26 @@ static void accepts(struct ring *ring)
     close(listener);
 }
 
+/* A connection that has ended over unread bytes goes on in its set. */
+static void outlives(struct ring *ring)
+{
+    struct pair pair = promoted();
+    char room[16];
+    int set = NEED(epoll_create1(0));
+    NEED(add(set, pair.client, EPOLLIN, 7));
+    SHOW(send(pair.server, "left", 4, 0));
+    close(pair.server);
+    queue(ring, IORING_OP_POLL_ADD, pair.client, 1)->poll32_events = POLLIN;
+    finish(ring, "a poll", 1);
+    show_epoll("in its set", set, -1);
+    SHOW(recv(pair.client, room, sizeof room, 0));
+    show_epoll("its end", set, -1);
+    SHOW(recv(pair.client, room, sizeof room, 0));
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, pair.client, NULL));
+    close(pair.client);
+    close(set);
+}
+
 /* More is asked for than there is: the kernel takes what there is, and waits for nothing. */
 static void counts(struct ring *ring)
 {
@@ -225,6 +245,7 @@ int main(void)
         connects(&ring, 0);
         connects(&ring, SOCK_NONBLOCK);
         shuts_down(&ring);
+        outlives(&ring);
         close(ring.fd);
     }
     if (make(&ring, 0))
