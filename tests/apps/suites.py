@@ -333,6 +333,60 @@ TAP = re.compile(r"^(not )?ok \d+ (?:- )?(\S+)( # SKIP)?", re.M)
 INSTALLED = {"glib": "libglib2.0-tests", "libsoup-2.4": "libsoup2.4-tests", "libsoup-3.0": "libsoup-3.0-tests"}
 
 
+# Each test in a process of its own, with 60 seconds; what one prints is no result.
+EACH = 'program=$1; shift; for test; do flags=; case $test in *.js|*.mjs) flags=$(sed -n "s#^// Flags: ##p" "$test");; esac; ' \
+    'if timeout 60 "$program" $flags "$test" >"$TMPDIR/output" 2>&1 </dev/null; then echo "ok 1 ${test##*/}"; ' \
+    'else echo "not ok 1 ${test##*/}"; sed "s/^/# /" "$TMPDIR/output"; fi; done'
+
+
+class OneByOne(Suite):
+    """Tests that a program runs one by one. `program`, `source`: variables that name the program and its sources."""
+
+    limit = 1500
+
+    def __init__(self, name, program, source=None, patterns=(), known=None):
+        super().__init__(name)
+        self.program = os.environ.get(program)
+        self.needs = [variable for variable in (program, source) if variable and variable not in os.environ]
+        self.source = pathlib.Path(os.environ.get(source or "", "/"))
+        self.patterns, self.known = patterns, known or {}
+
+    def missing(self):
+        if self.needs:
+            return f"{' and '.join(self.needs)} not set (HACKING.md)"
+        return None if self.tests() else f"no tests of {self.name} are there"
+
+    def tests(self):
+        return sorted(path for pattern in self.patterns for path in self.source.glob(pattern))
+
+    def environment(self, place):
+        # Tests that are of another version know other globals.
+        return {"NODE_TEST_DIR": str(place), "NODE_TEST_KNOWN_GLOBALS": "0", "TMPDIR": str(place)}
+
+    def command(self, _place):
+        return ["sh", "-c", EACH, "sh", self.program, *self.tests()]
+
+    def results(self, place):
+        found = TAP.findall((place / "log").read_text(errors="replace"))
+        return {name: "failed" if bad else "passed" for bad, name, _ in found}
+
+
+class Libuv(OneByOne):
+    """libuv's tests, by the program that they are built into."""
+
+    def environment(self, place):
+        return {"UV_RUN_AS_ROOT": "1", "TMPDIR": str(place)}
+
+    def directory(self, _place):
+        # Some look for files of the build.
+        return pathlib.Path(self.program).parent
+
+    def tests(self):
+        listed = subprocess.run([self.program, "--list"], capture_output=True, text=True,
+                                env={**os.environ, "UV_RUN_AS_ROOT": "1"})
+        return [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
+
+
 class Programs(Suite):
     """Programs of the distribution that talk with each other: programs.py."""
 
@@ -383,8 +437,15 @@ LIBSOUP = (
     "timeout-test", "unix-socket-test", "websocket-test")
 
 
+NODE = tuple(f"test/parallel/test-{area}-*.{kind}" for area in ("net", "http", "cluster") for kind in ("js", "mjs"))
+
+
 def all_suites():
     return [Programs(name, quick=name in ("socat", "openssl")) for name in programs.NEEDS] + packages() + [
+        OneByOne("node-parallel", "MEGAPIPE_TEST_NODE", "MEGAPIPE_TEST_NODE_SOURCE", NODE, known={
+            "test-http-writable-true-after-close.js":
+                "it expects of two connections that the first is reported first (docs/compatibility.md)"}),
+        Libuv("libuv", "MEGAPIPE_TEST_LIBUV"),
         Installed("glib", GLIB),
         Installed("libsoup-2.4", LIBSOUP),
         Installed("libsoup-3.0", LIBSOUP),
