@@ -54,6 +54,10 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true, requires = "socket", conflicts_with = "on_demand")]
     check_deserted: bool,
 
+    /// The IPC namespace is this process's own (systemd: PrivateIPC=yes): message queues may be made there
+    #[arg(long, hide = true)]
+    private_ipc: bool,
+
     /// Format of the log lines on stderr
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -128,7 +132,8 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         // Executed as /proc/self/exe, it is called "exe" in ps(1) and top(1).
         let _ = rustix::thread::set_name(c"megapipe");
     }
-    raise_limits();
+    allow_descriptors();
+    let queues = may_make_queues(arguments.private_ipc);
     // The usual file is read once it comes into being.
     let policy_optional = arguments.config.is_none();
     let policy = arguments.config.unwrap_or_else(|| POLICY_FILE.into());
@@ -147,6 +152,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         metrics: arguments.metrics,
         on_demand,
         signals: true,
+        queues,
     };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
@@ -171,15 +177,37 @@ fn usual_place(on_demand: bool) -> Result<PathBuf, String> {
     Ok(place.path().to_owned())
 }
 
-/// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed. That of message
-/// queues, which are the doorbells between two users, is none for root.
-fn raise_limits() {
+/// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed.
+fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::debug!(%error, "the limit of descriptors stays as it is");
     }
-    if let Err(error) = setrlimit(Resource::Msgqueue, Rlimit { current: None, maximum: None }) {
-        tracing::debug!(%error, "the limit of message queues stays as it is");
+}
+
+/// Bytes of message queues (RLIMIT_MSGQUEUE), some hundred each: half of what each user may have unless told otherwise,
+/// which counts for all programs of root.
+const QUEUES: u64 = 409_600;
+
+/// Whether this process may make message queues: in an IPC namespace of its own, which no other process looks into.
+fn may_make_queues(is_private: bool) -> bool {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    if !rustix::process::geteuid().is_root() {
+        // It serves one user.
+        return false;
+    }
+    let limit = getrlimit(Resource::Msgqueue);
+    let current = Some(limit.current.map_or(QUEUES, |current| current.min(QUEUES)));
+    let bounded = setrlimit(Resource::Msgqueue, Rlimit { current, ..limit });
+    // SAFETY: no other thread is there, and nothing of this process lies in its IPC namespace.
+    let unshare = || if is_private { Ok(()) } else { unsafe { unshare_unsafe(UnshareFlags::NEWIPC) } };
+    match bounded.and_then(|()| unshare()) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!(%error, "there are no message queues: two users wake each other over TCP");
+            false
+        }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Meeting {
     pub(crate) policy_source: Source,
     /// The user that this process runs as.
     user: u32,
+    /// See [`crate::Options::queues`].
+    pub(crate) makes_queues: bool,
     pub(crate) since: Instant,
     pub(crate) offers: Offers,
     pub(crate) ledger: Ledger,
@@ -56,6 +58,7 @@ impl Meeting {
             policy,
             policy_source,
             user: rustix::process::geteuid().as_raw(),
+            makes_queues: false,
             since: now,
             offers: Offers::default(),
             ledger: Ledger::default(),
@@ -471,7 +474,7 @@ impl Meeting {
         let (kind, least) = if is_of_one_user { (Kind::Pipe, DOORBELLS) } else { (Kind::Queue, QUEUES) };
         let accepts =
             |client: &Client| client.greeted.as_ref().is_some_and(|greeted| greeted.version >= least);
-        let accepted = clients.into_iter().all(accepts);
+        let accepted = clients.into_iter().all(accepts) && (is_of_one_user || self.makes_queues);
         let doorbells = accepted.then(|| grant::doorbells(kind)).transpose();
         let doorbells = doorbells.unwrap_or_else(|error| {
             tracing::debug!(%error, "there are no doorbells for a connection, which does without");

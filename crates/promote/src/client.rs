@@ -71,7 +71,11 @@ impl Options {
 
     /// The versions of the protocol that a client with these options speaks.
     fn versions(&self) -> RangeInclusive<u32> {
-        OLDEST..=if self.doorbells { QUEUES } else { OLDEST }
+        OLDEST..=match self.doorbells {
+            true if doorbell::may_use_queues() => QUEUES,
+            true => DOORBELLS,
+            false => OLDEST,
+        }
     }
 }
 

@@ -468,3 +468,26 @@ fn a_monitor_whose_doorbells_are_none_is_left() {
     }
     assert!(granted_with(&monitor, true, DOORBELLS, &[own, peer]).unwrap().is_some());
 }
+
+/// A filter may refuse what queues need, or kill for it.
+#[test]
+fn under_a_seccomp_filter_no_queues_are_accepted() {
+    let filtered = std::thread::spawn(|| {
+        // Allows everything (SECCOMP_RET_ALLOW).
+        let mut filter = libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: 0x7fff_0000 };
+        let program = libc::sock_fprog { len: 1, filter: &raw mut filter };
+        // SAFETY: numbers, and a program of one instruction to read.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        }
+        let monitor = Monitor::new("filtered");
+        let options = Options { doorbells: true, ..monitor.options() };
+        let _client = Client::connect(&options).unwrap();
+        let connection = packet::accept(monitor.listener.as_fd()).unwrap();
+        let hello = heard(&connection);
+        assert!(matches!(hello, Some(ClientMessage::Hello { version_max: DOORBELLS, .. })), "{hello:?}");
+    });
+    filtered.join().unwrap();
+}

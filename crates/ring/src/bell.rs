@@ -162,7 +162,7 @@ impl Clone for Numbers {
 pub enum WakeUp {
     /// A byte in the TCP lane.
     Tcp,
-    /// A byte in the receiver's doorbell, which is a pipe beside the connection.
+    /// A byte in the receiver's doorbell, a pipe or a message queue beside the connection.
     Doorbell,
 }
 

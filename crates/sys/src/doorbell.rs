@@ -40,7 +40,8 @@ pub enum Kind {
 /// # Errors
 ///
 /// pipe2(2), open(2), mq_open(2): EMFILE, ENFILE; ENOENT without /proc; ENOSPC beyond
-/// `fs.mqueue.queues_max` without CAP_SYS_RESOURCE; ENOSYS without message queues.
+/// `fs.mqueue.queues_max` without CAP_SYS_RESOURCE; EEXIST where another process of the IPC
+/// namespace has taken the name; ENOSYS without message queues.
 pub fn create(kind: Kind) -> io::Result<[OwnedFd; 2]> {
     match kind {
         Kind::Pipe => create_pipe(),
@@ -61,19 +62,22 @@ fn create_pipe() -> io::Result<[OwnedFd; 2]> {
 
 fn create_queue() -> io::Result<[OwnedFd; 2]> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let (name, own) = loop {
-        let number = NAMES.fetch_add(1, Ordering::Relaxed);
-        let name = CString::new(format!("megapipe-{}-{number}", std::process::id()))?;
-        match open_queue(&name, flags | libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL) {
-            // Whoever had this process id before was killed just then.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            own => break (name, own?),
-        }
-    };
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    let name = CString::new(format!("megapipe-{}-{number}", std::process::id()))?;
+    let own = open_queue(&name, flags | libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL)?;
     let peer = open_queue(&name, flags | libc::O_WRONLY);
     // SAFETY: a name that ends with a zero byte.
-    unsafe { libc::syscall(libc::SYS_mq_unlink, name.as_ptr()) };
+    if unsafe { libc::syscall(libc::SYS_mq_unlink, name.as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     Ok([own, peer?])
+}
+
+/// Whether this process may use queues: under a seccomp filter a call about one may fail, or kill.
+pub fn may_use_queues() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() == "0")
 }
 
 fn open_queue(name: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {

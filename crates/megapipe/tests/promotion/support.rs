@@ -82,7 +82,7 @@ pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
     let policy = folder.0.join("policy.toml");
     std::fs::write(&policy, policy_text).unwrap();
     let listener = Listener::bind(&folder.socket(), Access::Everybody).unwrap();
-    let options = Options { policy: Some(policy), ..Options::default() };
+    let options = Options { policy: Some(policy), queues: true, ..Options::default() };
     std::thread::spawn(move || Monitor::new(listener, options).unwrap().run());
 }
 

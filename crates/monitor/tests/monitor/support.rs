@@ -67,6 +67,7 @@ impl Running {
             policy: Some(policy_path),
             metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
             on_demand: Some(monitor::OnDemand { linger: Duration::from_millis(200), gives_way_to: None }),
+            queues: true,
             ..Options::default()
         };
         let mut running = Running { place, thread: None };
