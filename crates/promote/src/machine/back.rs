@@ -209,7 +209,7 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         self.end.receiver.leave();
-        // A bell behind bytes that the other end has not read is in its way if it leaves, too: only for what it has to send again.
+        // Wake it only for ring bytes to send again: behind unread TCP bytes a wake-up byte would be in its way if it leaves, too.
         let lacks_bytes = self.end.receiver.unread().unwrap_or(true);
         let sender = &mut self.end.sender;
         // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
