@@ -139,12 +139,13 @@ enum mp_cmd {
 	MP_DISCONNECT = 5,   /* size: 0 or -errno; also of mp_shutdown() */
 	MP_TIMER = 6,        /* size: 0, or -ECANCELED */
 	MP_WAKE = 7,         /* mp_wakeup() was called */
-	MP_WRITABLE = 8      /* half of the write queue is free, after MP_EQUEUE */
+	MP_WRITABLE = 8,     /* half of the write queue is free, after MP_EQUEUE */
+	MP_POLL = 9          /* size: POLLIN and the like, or -errno */
 };
 
 struct mp_event {
-	void     *cookie;    /* of the handle or timer; NULL with MP_WAKE */
-	mp_handle handle;    /* 0 with MP_TIMER and MP_WAKE */
+	void     *cookie;    /* of the handle, timer or poll; NULL with MP_WAKE */
+	mp_handle handle;    /* 0 with MP_TIMER, MP_POLL and MP_WAKE */
 	mp_op     op;        /* what mp_read() etc. returned; 0 with MP_WAKE */
 	int64_t   size;      /* the result: see enum mp_cmd */
 	void     *buf;       /* the bytes read, or the memory that was given to the operation */
@@ -171,6 +172,9 @@ int mp_cancel(mp_channel *channel, mp_op op);
 mp_op mp_timer(mp_channel *channel, int64_t after_ns, void *cookie);
 int mp_move_timer(mp_channel *channel, mp_op timer, int64_t after_ns);
 int mp_buffer_release(mp_channel *channel, uint32_t buffer);
+/* Completes once, when a descriptor that stays the caller's is ready. events: POLLIN and the like of
+ * <poll.h>. Cancel it before the descriptor is closed. */
+mp_op mp_poll(mp_channel *channel, int fd, short events, void *cookie);
 
 /* ---- Handles ------------------------------------------------------------------------ */
 

@@ -110,6 +110,7 @@ pub(crate) const DISCONNECT: u32 = 5;
 pub(crate) const TIMER: u32 = 6;
 pub(crate) const WAKE: u32 = 7;
 pub(crate) const WRITABLE: u32 = 8;
+pub(crate) const POLL: u32 = 9;
 
 impl MpConfig {
     /// All bytes 0: every default.
@@ -306,6 +307,7 @@ mod tests {
             ("MP_DISCONNECT", DISCONNECT),
             ("MP_TIMER", TIMER),
             ("MP_WAKE", WAKE),
+            ("MP_POLL", POLL),
             ("MP_WRITABLE", WRITABLE),
         ] {
             claim(name, value.into());

@@ -1,12 +1,16 @@
 //! Handing out completions, and what else concerns the channel's queue.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_short, c_void};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use megapipe::{Buffer, Channel, Completion, DispatchError, Event, ReadData, SockAddr, Source, WriteData};
+use megapipe::{
+    Buffer, Channel, Completion, DispatchError, Event, ReadData, Readiness, SockAddr, Source, WriteData,
+};
 
 use crate::abi::{self, MpEvent};
 use crate::errno::{Errno, INVALID, STALE, int, long};
+use crate::handle::is_lwsocket;
 use crate::number::{self, LWSOCKET};
 use crate::thread::{Inner, Slot, with_channel};
 
@@ -106,6 +110,26 @@ pub extern "C" fn mp_move_timer(channel: *const Slot, timer: i64, after_ns: i64)
     }))
 }
 
+/// See mp_poll(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_poll(channel: *const Slot, fd: c_int, events: c_short, cookie: *mut c_void) -> i64 {
+    if channel.is_null() {
+        return long(Err(INVALID));
+    }
+    long(with_channel(channel, |inner| {
+        let interest = Readiness::from_bits(events.cast_unsigned());
+        if interest.bits() != events.cast_unsigned() {
+            return Err(INVALID);
+        }
+        if fd < 0 || is_lwsocket(fd) {
+            return Err(Errno(libc::EBADF));
+        }
+        // SAFETY: borrowed for this call; the kernel reports a closed descriptor.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        Ok(number::from_op(inner.channel.poll(fd, interest, cookie as u64)?))
+    }))
+}
+
 /// See mp_buffer_release(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_buffer_release(channel: *const Slot, buffer: u32) -> c_int {
@@ -174,6 +198,10 @@ fn tell(inner: &mut Inner, completion: Completion) -> MpEvent {
         Event::Timer(result) => {
             told.cmd = abi::TIMER;
             told.size = bytes(result.map(|()| 0));
+        }
+        Event::Poll(result) => {
+            told.cmd = abi::POLL;
+            told.size = bytes(result.map(|ready| ready.bits().into()));
         }
         Event::Writable => told.cmd = abi::WRITABLE,
         Event::Wake => told.cmd = abi::WAKE,

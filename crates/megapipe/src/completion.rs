@@ -6,13 +6,15 @@ use crate::accept::Accepted;
 use crate::buffer::{ReadData, WriteData};
 use crate::error::AcceptError;
 use crate::id::{Handle, OpId};
+use crate::poll::Readiness;
 
 /// One result, as [`crate::Channel::dispatch`] hands it out.
 #[derive(Debug)]
 pub struct Completion {
-    /// The handle of the operation; [`Handle::NONE`] for a timer or a wake-up.
+    /// The handle of the operation; [`Handle::NONE`] for a timer, a poll or a wake-up.
     pub handle: Handle,
-    /// The handle's cookie (paper, section 3.2), or the timer's; 0 for a wake-up.
+    /// The handle's cookie (paper, section 3.2), or the timer's or poll's; 0 for a
+    /// wake-up.
     pub cookie: u64,
     /// The operation; [`OpId::NONE`] for a wake-up, and for room in a write queue.
     pub op: OpId,
@@ -57,6 +59,8 @@ pub enum Event {
     Disconnect(io::Result<()>),
     /// A timer fired (`Ok`) or was cancelled (ECANCELED).
     Timer(io::Result<()>),
+    /// A poll found the descriptor ready for this, or failed. ECANCELED after a cancel.
+    Poll(io::Result<Readiness>),
     /// [`crate::Waker::wake`] was called since the last wake-up.
     Wake,
 }

@@ -20,6 +20,7 @@ use crate::lane::Lane;
 use crate::lwsocket::{LwFile, LwOwner};
 use crate::now::Now;
 use crate::op_list::{NO_OP, OpList};
+use crate::poll::Poll;
 use crate::quota::Quota;
 use crate::slab::Slab;
 use crate::source::Shape;
@@ -187,7 +188,7 @@ pub(crate) enum Room {
 /// What a stream's reads need is close together, as of [`HandleEntry`].
 #[repr(C)]
 pub(crate) struct Op {
-    /// Its handle; [`Handle::NONE`] for a timer.
+    /// Its handle; [`Handle::NONE`] for a timer or a poll.
     pub(crate) handle: Handle,
     pub(crate) next: u32,
     /// In the engine's hands: one more [`Done`] without `MORE` will come.
@@ -239,6 +240,7 @@ pub(crate) enum OpKind {
         cookie: u64,
         due: Due,
     },
+    Poll(Poll),
 }
 
 impl Core {
@@ -389,7 +391,16 @@ impl Core {
     /// Adds an operation; gives its kind, data included, back if the table is full.
     #[inline]
     pub(crate) fn add_op(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
-        let handle = self.name_of(handle);
+        self.insert_op(self.name_of(handle), kind)
+    }
+
+    /// Adds an operation of no handle.
+    pub(crate) fn add_own_op(&mut self, kind: OpKind) -> Result<OpId, SubmitError> {
+        self.insert_op(Handle::NONE, kind).map_err(|(reason, _)| reason)
+    }
+
+    #[inline]
+    fn insert_op(&mut self, handle: Handle, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
         match self.ops.insert(Op::new(handle, kind)) {
             Ok((index, generation)) => Ok(OpId { index, generation }),
             Err(op) => Err((SubmitError::OperationsFull, op.kind)),
@@ -434,6 +445,9 @@ impl Core {
         let handle = op.handle.index;
         op.started = false;
         let Some(entry) = self.handles.at_mut(handle) else {
+            if op.handle == Handle::NONE {
+                self.done.push_back(done);
+            }
             return;
         };
         entry.in_engine -= 1;
@@ -513,6 +527,7 @@ impl Core {
         let started = op.started;
         let cookie = match self.handles.get(name.index, name.generation) {
             Some(entry) if entry.state == State::Open => entry.cookie,
+            _ if name == Handle::NONE => return self.settle_poll(&done),
             // Closed after the result came in.
             _ => {
                 self.discard_accepted(&done);
@@ -549,7 +564,7 @@ impl Core {
                 self.settle_disconnect(done.op, handle);
                 Event::Disconnect(outcome(done.result).map(drop))
             }
-            OpKind::Timer { .. } => return None,
+            OpKind::Timer { .. } | OpKind::Poll(_) => return None,
         };
         self.stats.completions += 1;
         Some(Completion { handle: name, cookie, op: done.op, event })

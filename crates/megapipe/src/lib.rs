@@ -33,6 +33,7 @@ mod op_list;
 mod operations;
 mod pages;
 mod partition;
+mod poll;
 mod promotion;
 mod quota;
 mod read;
@@ -70,6 +71,7 @@ pub use lwsocket::LwSocket;
 #[cfg(feature = "tcp")]
 pub use packet::{self, TunNetwork, TunNetworkError};
 pub use partition::{CpuSet, PartitionError};
+pub use poll::Readiness;
 pub use rejected::Rejected;
 pub use socket2::SockAddr;
 pub use source::Source;

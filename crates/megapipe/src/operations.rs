@@ -524,7 +524,7 @@ impl Channel {
     pub fn timer(&mut self, after: Duration, cookie: u64) -> Result<OpId, SubmitError> {
         let at = Instant::now() + after.min(FAR);
         let kind = OpKind::Timer { cookie, due: Due { at, entry_at: at } };
-        let op = self.core.add_op(Handle::NONE.index, kind).map_err(|(reason, _)| reason)?;
+        let op = self.core.add_own_op(kind)?;
         self.core.timers.insert(at, op);
         self.core.timers_live += 1;
         Ok(op)

@@ -1,7 +1,7 @@
 //! epoll(7): which of many descriptors have become ready.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,6 +23,9 @@ pub const ERROR: u32 = libc::EPOLLERR as u32;
 pub const HANG_UP: u32 = libc::EPOLLHUP as u32;
 /// Tell of changes only, not of states.
 pub const EDGES: u32 = libc::EPOLLET as u32;
+
+/// Report once, then nothing until the descriptor is changed.
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
 /// One readiness report.
 #[derive(Clone, Copy)]
@@ -82,6 +85,32 @@ impl Set {
         Ok(epoll::modify(&self.fd, fd, EventData::new_u64(data), EventFlags::from_bits_retain(interest))?)
     }
 
+    /// Has one report made of what a descriptor is, or becomes, ready for: added, or changed if
+    /// the set had it (`had` says what is tried first). It is named by its number alone: one that
+    /// was closed is EBADF, or another file that has the number.
+    ///
+    /// # Errors
+    ///
+    /// epoll_ctl(2); EPERM for a file that is always ready.
+    pub fn report_once(&self, fd: RawFd, interest: u32, data: u64, had: bool) -> io::Result<()> {
+        let call = |operation| {
+            let mut event = libc::epoll_event { events: interest | ONCE, u64: data };
+            // SAFETY: the kernel reads one live event; any number may be given for a descriptor.
+            match unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &raw mut event) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        let (first, otherwise, unless) = match had {
+            true => (libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_ADD, libc::ENOENT),
+            false => (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD, libc::EEXIST),
+        };
+        match call(first) {
+            Err(error) if error.raw_os_error() == Some(unless) => call(otherwise),
+            outcome => outcome,
+        }
+    }
+
     /// Takes a descriptor out.
     ///
     /// # Errors
@@ -138,6 +167,12 @@ impl Set {
     }
 }
 
+impl AsFd for Set {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// For a kernel that knows no shorter times: not less, so that nothing wakes early and waits again.
 fn full_milliseconds(limit: Duration) -> libc::c_int {
     libc::c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
@@ -145,8 +180,6 @@ fn full_milliseconds(limit: Duration) -> libc::c_int {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]

@@ -21,6 +21,7 @@ use self::watch::Watch;
 
 pub(crate) mod beside;
 pub(crate) mod epoll;
+pub(crate) mod polls;
 pub(crate) mod sockets;
 #[cfg(feature = "tcp")]
 pub(crate) mod stack;
@@ -33,7 +34,7 @@ pub(crate) use sockets::with_descriptor;
 /// One step for the engine, in the order in which the channel's user asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Start this operation (accept, connect, read, shutdown, disconnect). It ends with a
+    /// Start this operation (accept, connect, read, shutdown, disconnect, poll). It ends with a
     /// [`Done`] that has no [`Done::MORE`].
     Start(OpId),
     /// Send from the write queue of the handle at this index ([`View::next_writes`]); report

@@ -187,6 +187,11 @@ impl View<'_> {
         self.core.op(op)
     }
 
+    /// The polls that the engine has.
+    pub(crate) fn polls(&self) -> Vec<OpId> {
+        self.core.polls()
+    }
+
     /// Whether a requested operation was cancelled, or its handle closed. An accept is not started
     /// then: it could accept a connection that another channel would get.
     pub(crate) fn is_ended(&self, op: OpId) -> bool {

@@ -21,6 +21,9 @@ impl Watch {
         Watch::from_number(2 * number as u64 + 2)
     }
 
+    /// The set of polled descriptors: the last number, which no stack has.
+    pub(crate) const POLLS: Watch = Watch(Watch::MAX - 1);
+
     /// How many there may be.
     const MAX: u8 = 32;
 

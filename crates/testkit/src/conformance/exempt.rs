@@ -53,6 +53,8 @@ const EXEMPT_OVER_STACK: &[(&str, &str)] = &[
     ("lifetime::a_dropped_lwsocket_is_closed", NO_DESCRIPTOR),
     ("lifetime::unregister_gives_a_silent_file_back", NO_DESCRIPTOR),
     ("quotas::a_full_stream_can_be_unregistered", NO_DESCRIPTOR),
+    ("polling::a_handles_descriptor_can_be_polled", NO_DESCRIPTOR),
+    ("polling::every_kind_of_descriptor", "polled descriptors are the kernel's"),
     ("bounds::the_table_of_lwsockets", LISTENERS_COUNT),
     ("lifetime::close_of_a_paused_accept_frees_everything", LISTENERS_COUNT),
     ("control::sockets_are_made_within_the_bounds", "its addresses are the kernel's"),

@@ -27,6 +27,7 @@ pub mod lifetime;
 pub mod overload;
 pub mod partition;
 pub mod passing_over;
+pub mod polling;
 pub mod processes;
 pub mod quotas;
 pub mod sharing;
@@ -272,6 +273,23 @@ macro_rules! for_each_case {
                 timers_do_not_starve_io
                 thousands_of_cancelled_timers
                 a_moved_timer_fires_at_its_last_time
+            }
+            polling {
+                what_is_ready_completes_at_once
+                what_becomes_ready_ends_a_wait
+                every_kind_of_descriptor
+                a_disk_file_is_always_ready
+                nothing_is_reported_twice
+                levels_and_edges_are_made_of_it
+                polls_of_one_descriptor_are_independent
+                a_handles_descriptor_can_be_polled
+                the_end_of_a_stream_is_reported_as_asked
+                a_cancelled_poll_says_so_once
+                a_cancelled_poll_lets_go_of_its_file
+                what_cannot_be_polled_is_an_error
+                a_number_used_again_is_polled_anew
+                hundreds_of_polls_end_with_their_channel
+                random_polls_agree_with_poll
             }
             waking {
                 a_wake_ends_a_wait

@@ -22,6 +22,7 @@ use sys::epoll::{Event, Set};
 
 use crate::config::{Config, EngineKind, LatencyBound};
 use crate::core::OpKind;
+use crate::engine::polls::Polls;
 use crate::engine::sockets::KernelFiles;
 use crate::engine::view::{FileView, View};
 use crate::engine::watch::Watch;
@@ -29,6 +30,7 @@ use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
+use crate::poll::Poll;
 use crate::timer::FAR;
 use crate::waker::Waker;
 
@@ -66,6 +68,7 @@ pub(crate) struct Epoll {
     pieces: Vec<libc::iovec>,
     /// Turns since edges were last asked for.
     unasked: u32,
+    polls: Polls,
 }
 
 impl Epoll {
@@ -84,6 +87,7 @@ impl Epoll {
             stalled: Vec::new(),
             pieces: Vec::new(),
             unasked: 0,
+            polls: Polls::default(),
         })
     }
 
@@ -115,10 +119,26 @@ impl Epoll {
             OpKind::Connect(_) => return self.start_connect(view, op, index),
             OpKind::Read { .. } | OpKind::ReadStream { .. } => return self.start_read(view, op, index),
             OpKind::Shutdown(how) => how,
+            OpKind::Poll(poll) => return self.start_poll(view, op, poll),
             OpKind::Write { .. } | OpKind::Disconnect(_) | OpKind::Timer { .. } => return,
         };
         let result = self.shut_down(view, index, how);
         view.push_done(Done::plain(op, result));
+    }
+
+    fn start_poll(&mut self, view: &mut View<'_>, op: OpId, poll: Poll) {
+        // The caller may have closed the descriptor of one that was cancelled by then.
+        if view.op(op).is_some_and(|op| op.cancelled) {
+            return view.push_done(Done::plain(op, -libc::ECANCELED));
+        }
+        if self.polls.set().is_none() {
+            let watch = WATCHES ^ u64::from(Watch::POLLS.number());
+            if let Err(error) = self.polls.make_set().and_then(|set| self.set.add(set, sys::epoll::IN, watch))
+            {
+                return view.push_done(Done::plain(op, -errno(&error)));
+            }
+        }
+        self.polls.start(view, op, poll);
     }
 
     fn shut_down(&mut self, view: &mut View<'_>, index: u32, how: std::net::Shutdown) -> i32 {
@@ -135,8 +155,10 @@ impl Epoll {
             return;
         }
         let index = entry.handle.index;
-        if matches!(entry.kind, OpKind::Accept(_) | OpKind::Connect(_)) {
-            interest::unlink_waiter(view, index, op.index);
+        match entry.kind {
+            OpKind::Poll(poll) => return self.polls.cancel(view, op, poll),
+            OpKind::Accept(_) | OpKind::Connect(_) => interest::unlink_waiter(view, index, op.index),
+            _ => {}
         }
         view.push_done(Done::plain(op, -libc::ECANCELED));
     }
@@ -208,7 +230,10 @@ impl Epoll {
             return;
         }
         if let Some(watch) = Watch::from_number(event.data() ^ WATCHES) {
-            view.raise(watch);
+            match watch {
+                Watch::POLLS => self.polls.run(view),
+                watch => view.raise(watch),
+            }
             return;
         }
         if event.data() & DOORBELL != 0 {

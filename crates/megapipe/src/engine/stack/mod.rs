@@ -218,7 +218,7 @@ impl Stacks {
                 view.push_done(Done::plain(op, result));
                 self.read_on(view, index);
             }
-            OpKind::Write { .. } | OpKind::Disconnect(_) | OpKind::Timer { .. } => {}
+            OpKind::Write { .. } | OpKind::Disconnect(_) | OpKind::Timer { .. } | OpKind::Poll(_) => {}
         }
     }
 

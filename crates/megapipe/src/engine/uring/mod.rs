@@ -19,6 +19,7 @@ use sys::uring::{Ring, Sleep, cqueue};
 
 use crate::config::EngineKind;
 use crate::core::{File, Op, OpKind};
+use crate::engine::polls::Polls;
 use crate::engine::sockets::KernelFiles;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
@@ -55,6 +56,10 @@ pub(crate) struct Uring {
     shutdowns: u32,
     /// Handles of accepts that were cancelled; see [`Self::wake_others`].
     cancelled_accepts: Vec<Handle>,
+    /// Polls that the ring reports unasked; see [`crate::poll::Poll::through_set`].
+    polls: Polls,
+    /// The set of those has reports.
+    polls_ready: bool,
     direct: bool,
     /// The answer of a control request that is being waited for.
     control: Option<i32>,
@@ -242,6 +247,7 @@ impl Uring {
             unwatched,
             shutdowns,
             cancelled_accepts,
+            polls_ready,
             control,
             waker_armed,
             reaped,
@@ -304,7 +310,10 @@ impl Uring {
                 }
                 Token::Watch(watch) => {
                     *watched -= 1;
-                    view.raise(watch);
+                    match watch {
+                        Watch::POLLS => *polls_ready = true,
+                        watch => view.raise(watch),
+                    }
                 }
                 Token::Doorbell { index, generation } => {
                     let handle = view.name_of(index);
@@ -389,6 +398,19 @@ impl Uring {
         Ok(())
     }
 
+    /// Hands out what the set of polls has to report, and waits for more.
+    fn run_polls(&mut self, view: &mut View<'_>) -> io::Result<()> {
+        if mem::take(&mut self.polls_ready)
+            && let Some(set) = self.polls.set().map(|set| set.as_raw_fd())
+        {
+            self.polls.run(view);
+            let room = self.ring.room();
+            self.make_room(view, room)?;
+            self.push_watch(set, Watch::POLLS);
+        }
+        Ok(())
+    }
+
     fn arm_waker(&mut self) {
         if !self.waker_armed {
             self.waker_armed = true;
@@ -438,6 +460,7 @@ impl Engine for Uring {
             urgent |= self.take_requests(view)?;
         }
         urgent |= view.has_waiting_reads() && !self.requests.batch.is_empty();
+        self.run_polls(view)?;
         let sleep = match wait {
             Wait::For(timeout) if !urgent && !view.has_results() && view.requested() == 0 => {
                 let bound = view.latency_bound().filter(|_| self.capabilities.min_wait);
@@ -460,6 +483,7 @@ impl Engine for Uring {
             Err(_) => self.settle_batch(view),
         }
         self.wake_others(view);
+        self.run_polls(view)?;
         view.all_tried();
         result
     }
@@ -472,7 +496,7 @@ impl Engine for Uring {
         if self.ring.room() < requests::PER_REQUEST {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        self.push_watch(fd, watch);
+        self.push_watch(fd.as_raw_fd(), watch);
         Ok(())
     }
 
@@ -529,6 +553,12 @@ impl Engine for Uring {
                 let _ = self.submit(view);
             }
             self.cancel_pending(view, index, Flags::empty());
+        }
+        for poll in view.polls() {
+            if self.ring.room() < requests::PER_REQUEST {
+                let _ = self.submit(view);
+            }
+            self.cancel_op(view, poll);
         }
         for _ in 0..TRIES {
             if self.pending == 0 && self.watched == 0 {

@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use socket2::SockAddr;
@@ -21,6 +21,7 @@ use crate::engine::Done;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::id::{Handle, OpId};
+use crate::poll::Poll;
 use crate::read::PIECES_MAX;
 use crate::source::Shape;
 use crate::write::{Destination, Fresh, NextWrites};
@@ -216,10 +217,15 @@ impl Uring {
 
     /// Submits an operation that the channel has counted as started.
     pub(super) fn start(&mut self, view: &mut View<'_>, op: OpId) {
-        let shutdown = view.op(op).and_then(|entry| match entry.kind {
-            OpKind::Disconnect(how) | OpKind::Shutdown(how) => Some((entry.handle.index, how)),
+        let shutdown = match view.op(op) {
+            Some(&Op { kind: OpKind::Poll(poll), cancelled, .. }) => {
+                return self.start_poll(view, op, poll, cancelled);
+            }
+            Some(&Op { kind: OpKind::Disconnect(how) | OpKind::Shutdown(how), handle, .. }) => {
+                Some((handle.index, how))
+            }
             _ => None,
-        });
+        };
         if let Some((handle, how)) = shutdown
             && let Some(result) = self.shut_down(view, handle, how)
         {
@@ -270,8 +276,8 @@ impl Uring {
                 let how = shutdown_argument(*how);
                 aimed!(target, |file| opcode::Shutdown::new(file, how).build())
             }
-            OpKind::Write { .. } | OpKind::Timer { .. } => {
-                debug_assert!(false, "writes and timers are not started one by one");
+            OpKind::Write { .. } | OpKind::Timer { .. } | OpKind::Poll(_) => {
+                debug_assert!(false, "these are not started one by one");
                 opcode::Nop::new().build()
             }
         };
@@ -279,6 +285,33 @@ impl Uring {
         if let Some((handle, _)) = shutdown {
             self.note_shutdown(view, handle);
         }
+    }
+
+    fn start_poll(&mut self, view: &mut View<'_>, op: OpId, poll: Poll, cancelled: bool) {
+        // The caller may have closed the descriptor of one that was cancelled by then.
+        if cancelled {
+            self.pending -= 1;
+            return view.push_done(Done::plain(op, -libc::ECANCELED));
+        }
+        if poll.through_set {
+            self.pending -= 1;
+            return self.start_poll_in_set(view, op, poll);
+        }
+        let request = opcode::PollAdd::new(types::Fd(poll.fd), poll.interest.reported()).build();
+        self.push(request, Token::op(op));
+    }
+
+    fn start_poll_in_set(&mut self, view: &mut View<'_>, op: OpId, poll: Poll) {
+        if self.polls.set().is_none() {
+            match self.polls.make_set().map(|set| set.as_raw_fd()) {
+                Ok(set) => self.push_watch(set, Watch::POLLS),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return view.push_done(Done::plain(op, -errno));
+                }
+            }
+        }
+        self.polls.start(view, op, poll);
     }
 
     /// A pipe with O_NONBLOCK would answer EAGAIN instead of waiting: there the request
@@ -438,7 +471,13 @@ impl Uring {
         aimed!(target, |file| opcode::SendMsg::new(file, header).flags(flags as u32).build())
     }
 
-    pub(super) fn cancel_op(&mut self, view: &View<'_>, op: OpId) {
+    pub(super) fn cancel_op(&mut self, view: &mut View<'_>, op: OpId) {
+        if let Some(&Op {
+            kind: OpKind::Poll(poll @ Poll { through_set: true, .. }), started: true, ..
+        }) = view.op(op)
+        {
+            return self.polls.cancel(view, op, poll);
+        }
         let handle = view.op(op).map_or(u32::MAX, |entry| entry.handle.index);
         self.cancel_on(view, handle, Token::op(op));
     }
@@ -522,8 +561,8 @@ impl Uring {
     }
 
     /// Once: what has come is read to its end, and the poll is armed again.
-    pub(super) fn push_watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) {
-        let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+    pub(super) fn push_watch(&mut self, fd: RawFd, watch: Watch) {
+        let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
         self.push(poll, Token::Watch(watch));
         self.watched += 1;
     }

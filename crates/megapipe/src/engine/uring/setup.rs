@@ -9,6 +9,7 @@ use super::Uring;
 use super::requests::Requests;
 use super::stock::Stock;
 use crate::config::Config;
+use crate::engine::polls::Polls;
 use crate::engine::view::View;
 use crate::error::CreateError;
 use crate::waker::Waker;
@@ -62,6 +63,8 @@ impl Uring {
             unwatched: Vec::new(),
             shutdowns: 0,
             cancelled_accepts: Vec::new(),
+            polls: Polls::default(),
+            polls_ready: false,
             direct,
             control: None,
             waker_armed: false,
