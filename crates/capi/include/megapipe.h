@@ -218,6 +218,8 @@ mp_op mp_sendto(mp_handle handle, const void *buf, size_t size,
 /* 0: buf was copied, or the pool buffer taken; a completion comes only if the write fails. */
 int mp_write_quiet(mp_handle handle, const void *buf, size_t size);
 int mp_write_buffer(mp_handle handle, uint32_t buffer);
+/* Writes of the handle that the kernel has not taken. At 0, sendfile() and the like come behind them. */
+int mp_writes_queued(mp_handle handle);
 
 /* ---- Sockets ------------------------------------------------------------------------ */
 

@@ -213,6 +213,12 @@ pub extern "C" fn mp_write_buffer(handle: i64, buffer: u32) -> c_int {
     }))
 }
 
+/// See mp_writes_queued(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_writes_queued(handle: i64) -> c_int {
+    int(with_handle(handle, |inner, handle| Ok(inner.channel.writes_queued(handle)?.cast_signed())))
+}
+
 /// See mp_sendto(3).
 ///
 /// # Safety

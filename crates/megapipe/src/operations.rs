@@ -10,7 +10,7 @@ use socket2::SockAddr;
 use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
-use crate::core::{Op, OpKind, State};
+use crate::core::{Op, OpKind, State, WriteState};
 use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
 use crate::engine::{Done, Request, Wait};
@@ -310,6 +310,24 @@ impl Channel {
             }
             Err(rejected) => Err(rejected.reason),
         }
+    }
+
+    /// Writes and shutdowns of the handle that the kernel has not taken whole, those of the batch
+    /// included. Right after [`Self::flush`] those are left for which there was no room.
+    ///
+    /// At 0 other calls on the descriptor, such as sendfile(2), come behind all that was written.
+    /// This holds for a connection that stays in the kernel, which [`crate::Promotion::Off`] ensures.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleHandle`].
+    pub fn writes_queued(&self, handle: Handle) -> Result<u32, StaleHandle> {
+        let index = self.core.open(handle)?;
+        Ok(self
+            .core
+            .handles
+            .at(index)
+            .map_or(0, |entry| entry.writes.len + u32::from(entry.write_state == WriteState::Fresh)))
     }
 
     /// Writes to a disk file at `offset` (pwrite(2)).

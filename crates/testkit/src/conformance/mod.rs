@@ -241,6 +241,7 @@ macro_rules! for_each_case {
                 a_half_close_comes_after_queued_writes
                 writes_fail_once_each_when_the_peer_resets
                 a_quiet_write_speaks_only_when_it_fails
+                what_the_kernel_has_not_taken_is_counted
                 wrong_writes_are_refused
                 the_simplest_echo_resets_nobody_who_reads
             }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use megapipe::{Config, Event, Handle, OpId, ReadData, SubmitError, WriteData};
+use megapipe::{Config, Event, Handle, OpId, ReadData, StaleHandle, SubmitError, WriteData};
 use socket2::Type;
 
 use crate::conformance::Fixture;
@@ -215,6 +215,29 @@ pub fn a_quiet_write_speaks_only_when_it_fails(fixture: &mut Fixture) -> Verdict
         let Event::Write { result, data } = driver.next().event else { panic!() };
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EPIPE));
         assert_eq!(data.len(), 6);
+    });
+    Ok(())
+}
+
+pub fn what_the_kernel_has_not_taken_is_counted(fixture: &mut Fixture) -> Verdict {
+    fixture.for_each_form(|mut driver, form| {
+        let (socket, mut peer) = net::tight_tcp_pair();
+        let handle = driver.add(socket, form, 0);
+        assert_eq!(driver.writes_queued(handle), Ok(0));
+        driver.write_quiet(handle, &b"first"[..]).unwrap();
+        assert_eq!(driver.writes_queued(handle), Ok(1));
+        driver.flush().unwrap();
+        assert_eq!(driver.writes_queued(handle), Ok(0));
+        let large = net::pattern(1 << 20, 1);
+        driver.write_quiet(handle, large.clone()).unwrap();
+        driver.write_quiet(handle, &b"last"[..]).unwrap();
+        driver.flush().unwrap();
+        assert_eq!(driver.writes_queued(handle), Ok(2), "the peer does not read");
+        let all = driver.quietly_while(|| net::read_exactly(&mut peer, 5 + large.len() + 4));
+        assert!(all[5..].starts_with(&large) && all.ends_with(b"last"));
+        driver.drive_until(|channel| channel.writes_queued(handle) == Ok(0), |_, _| {});
+        driver.close(handle).unwrap();
+        assert_eq!(driver.writes_queued(handle), Err(StaleHandle));
     });
     Ok(())
 }
