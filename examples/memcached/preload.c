@@ -23,7 +23,7 @@
 #define COPIED 4096
 /* Buffers that are held for a connection until its reading pauses: memcached reads no further
  * while it cannot answer. Some more may be on their way by then. */
-#define HELD 32
+#define HELD 8
 
 /* Descriptors that workers may have, unless RLIMIT_NOFILE is lower. */
 #define FILES (1 << 20)
@@ -333,7 +333,7 @@ int event_base_loop(struct event_base *base, int flags)
 {
 	REAL(event_base_loop);
 	/* As epoll does: what is compared is the way into the kernel. */
-	struct mp_config config = { .size = sizeof(config), .spin = MP_SPIN_OFF };
+	struct mp_config config = { .size = sizeof(config), .spin = MP_SPIN_OFF, .read_buffers = 8192 };
 	struct loop *loop = loop_of(base);
 	struct file *file;
 	struct mp_event event;

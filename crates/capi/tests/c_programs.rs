@@ -80,6 +80,39 @@ fn examples_do_what_they_say() {
 }
 
 #[test]
+fn memcached_runs_on_channels() {
+    ported("memcached", "memcached", "/usr/include/event2/event.h", "libevent-dev");
+}
+
+#[test]
+fn nginx_runs_on_channels() {
+    ported("nginx", "nginx", "/usr/share/nginx/src/configure", "nginx-dev");
+}
+
+/// Builds the port of a distribution's server, and tries it there.
+fn ported(name: &str, program: &str, file: &str, package: &str) {
+    let lacks = [program, "make", "pkg-config", "python3"].into_iter().find(|program| !has_program(program));
+    let lacks = lacks.or((!Path::new(file).exists()).then_some(package));
+    if let Some(lacks) = lacks {
+        println!("SKIPPED {name}_runs_on_channels: {lacks} is not installed");
+        return;
+    }
+    let library = Library::shared();
+    let prefix = library.install();
+    let made = Command::new("make")
+        .args(["--no-print-directory", "-C"])
+        .arg(root().join("examples").join(name))
+        .arg(format!("BUILD={}", prefix.join("examples").display()))
+        .arg("test")
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .env("LD_LIBRARY_PATH", prefix.join("lib"))
+        .output()
+        .expect("make runs");
+    let text = String::from_utf8_lossy(&made.stdout);
+    assert!(made.status.success(), "{text}{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[test]
 fn the_program_in_the_documentation_compiles() {
     let page = fs::read_to_string(root().join("docs/c.md")).expect("readable");
     let (_, program) = page.split_once("```c\n").expect("a program in C");
