@@ -38,6 +38,7 @@ mod programs;
 mod server;
 mod waits;
 
+use app::USUAL_SIZE;
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::Calls;
 pub use programs::missing;
@@ -60,7 +61,7 @@ pub struct Plan {
     /// What the clients do: get (redis, memcached, redis-py, phpredis), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
     /// select (postgres, psycopg2, jdbc), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
     /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), short (one request on each of 50
-    /// connections at a time), idle (500 connections, on ten of which a request is under way)
+    /// connections at a time, or of --connections), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
     /// Concurrent connections, or threads of a client in Python or Java, or processes of one in PHP, up to 500, where
@@ -75,13 +76,21 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     placements: Vec<Placement>,
     /// What is measured beside plain TCP: megapipe; client-only and server-only, with the library in one of
-    /// both; unix, the server's UNIX socket
+    /// both; unix, the server's UNIX socket; channel, with --channels: memcached and nginx on channels
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Transport::ALL.to_vec())]
     transports: Vec<Transport>,
     /// Measure what has long connections also at half of the requests per second that plain TCP bore in the
     /// first round; latency counts from when a request was due
     #[arg(long)]
     open_loop: bool,
+    /// Where libmegapipe.so.0 lies with what `make` of examples/memcached and examples/nginx has built,
+    /// libmegapipe-memcached.so and ngx_megapipe_module.so
+    #[arg(long, value_name = "FOLDER")]
+    channels: Option<PathBuf>,
+    /// Bytes that memcached and nginx answer with; nginx has 64 in memory, and others in a file
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
+    #[arg(value_parser = whole(1..=1_000_000_u32))]
+    sizes: Vec<u32>,
     /// The two CPUs, such as 0,1: the server takes the first, the client the last
     #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
     cpus: CpuSet,
@@ -102,12 +111,20 @@ impl Plan {
                 let has = |operation: &&Operation| self.operations.contains(operation);
                 for &operation in app.operations().iter().filter(has) {
                     let connections = match operation.connections() {
-                        Some(own) => vec![own],
+                        Some(own) if operation != Operation::Short || self.connections.is_empty() => {
+                            vec![own]
+                        }
+                        Some(_) => self.connections.clone(),
                         None if self.connections.is_empty() => app.facts().connections.to_vec(),
                         None => self.connections.clone(),
                     };
-                    for connections in connections {
-                        let case = Case { app, operation, connections, placement, pacing: Pacing::Closed };
+                    let sizes = if app.has_channels() { &self.sizes[..] } else { &[USUAL_SIZE] };
+                    for (connections, &size) in connections
+                        .into_iter()
+                        .flat_map(|connections| sizes.iter().map(move |size| (connections, size)))
+                    {
+                        let case =
+                            Case { app, operation, connections, placement, pacing: Pacing::Closed, size };
                         cases.push(case);
                         if self.open_loop && operation.is_worth_it() {
                             cases.push(Case { pacing: Pacing::Open, ..case });
@@ -121,8 +138,19 @@ impl Plan {
 
     /// What is measured of a case.
     fn transports(&self, case: Case) -> Vec<Transport> {
-        let is_asked = |one: &Transport| *one == Transport::Tcp || self.transports.contains(one);
+        let is_asked = |one: &Transport| match one {
+            Transport::Tcp => true,
+            Transport::Channel => self.channels.is_some() && self.transports.contains(one),
+            other => self.transports.contains(other),
+        };
         case.transports().into_iter().filter(is_asked).collect()
+    }
+
+    /// What servers on channels are made of.
+    fn channel_files(&self) -> Vec<(PathBuf, &'static str)> {
+        let Some(folder) = &self.channels else { return Vec::new() };
+        let names = self.apps.iter().flat_map(|app| app.channel_files());
+        names.map(|name| (folder.join(name), *name)).collect()
     }
 
     fn has_overhead(&self) -> bool {
@@ -134,6 +162,14 @@ impl Scenario for Plan {
     fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_pair(&self.cpus, true)?;
         self.placements = Placement::possible(&self.placements, PLACEMENTS, &self.cpus)?;
+        if let Some((file, _)) = self.channel_files().into_iter().find(|(file, _)| !file.is_file()) {
+            let file = file.display();
+            return Err(Unusable(format!(
+                "--channels: there is no {file}; make in examples/memcached or examples/nginx builds it, and \
+                 libmegapipe.so.0 goes beside it"
+            ))
+            .into());
+        }
         product::megapipe()?;
         product::library()?;
         let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
@@ -232,6 +268,10 @@ impl<'plan> Run<'plan> {
             Ok(copy)
         };
         let megapipe = copy(&product::megapipe()?, "megapipe")?;
+        for (file, name) in plan.channel_files() {
+            copy(&file, name)?;
+        }
+        let channels = plan.channels.as_ref().map(|_| folder.path().to_owned());
         let library = copy(&product::library()?, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
@@ -244,7 +284,7 @@ impl<'plan> Run<'plan> {
         command.env("MEGAPIPE_LOG", "error");
         let mut monitor = Process::start(command, folder.path(), &plan.cpus, libc::SIGTERM)?;
         monitor.wait_until(|| socket.exists(), stop)?;
-        let product = Product { megapipe, library, monitor: socket };
+        let product = Product { megapipe, library, monitor: socket, channels };
         Ok(Self {
             plan,
             stop,

@@ -149,7 +149,14 @@ const TCP_RATIO: Ratio = Ratio::to("ratio", &[&["tcp"]]);
 /// requests. CPU time is that of all processes of the server, or of the client, over the requests.
 /// `promoted`: connections, as the client's library counts them.
 pub const APPS: View = View {
-    point: &[key!("placement"), key!("app"), key!("operation"), key!("connections"), LOOP],
+    point: &[
+        key!("placement"),
+        key!("app"),
+        key!("operation"),
+        key!("bytes", "size"),
+        key!("connections"),
+        LOOP,
+    ],
     figures: &[
         figure!("requests/s", 0, "requests_per_s")
             .more()

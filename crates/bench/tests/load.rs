@@ -114,7 +114,7 @@ fn answers_of_each_kind_are_found_whole() {
             }
         }
     });
-    for request in [Request::MemcachedGet, Request::RedisGet, Request::Http, Request::HttpOnce] {
+    for request in [Request::MemcachedGet(64), Request::RedisGet, Request::Http, Request::HttpOnce] {
         let lifetime = if request == Request::HttpOnce { Connections::Short } else { Connections::Kept };
         let asked = Options { lifetime, active: 2, ..options(&server, request) };
         let outcome = load::run(&asked, Duration::from_secs(5)).unwrap();
@@ -129,9 +129,9 @@ fn answers_of_each_kind_are_found_whole() {
 fn wrong_answers_are_failures() {
     use Request::{HttpOnce, MemcachedGet};
     let wrong: [(Request, Serve); 4] = [
-        (MemcachedGet, |stream, _| serve_memcached(stream, &VALUE.replace("key", "yek"))),
-        (MemcachedGet, |stream, _| serve_memcached(stream, &format!("{VALUE}!"))),
-        (MemcachedGet, |stream, _| serve_memcached(stream, &VALUE[..9])),
+        (MemcachedGet(64), |stream, _| serve_memcached(stream, &VALUE.replace("key", "yek"))),
+        (MemcachedGet(64), |stream, _| serve_memcached(stream, &format!("{VALUE}!"))),
+        (MemcachedGet(64), |stream, _| serve_memcached(stream, &VALUE[..9])),
         (HttpOnce, |stream, _| answer_once(stream, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello!")),
     ];
     for (request, serve) in wrong {

@@ -101,6 +101,9 @@ names! {
         ServerOnly = "server-only",
         /// The server's UNIX socket, both programs plain.
         Unix = "unix",
+        /// TCP over loopback, the server's loop a channel: memcached by the preload of `examples/memcached`, nginx by
+        /// the module of `examples/nginx`.
+        Channel = "channel",
     }
 }
 
@@ -118,6 +121,19 @@ pub struct Case {
     /// When they send; the first records have no such field.
     #[serde(default)]
     pub pacing: Pacing,
+    /// Bytes that a request fetches, where they can be chosen; the first records have no such field.
+    #[serde(default = "usual_size")]
+    pub size: u32,
+}
+
+pub(super) const MEMCACHED_PRELOAD: &str = "libmegapipe-memcached.so";
+pub(super) const NGINX_MODULE: &str = "ngx_megapipe_module.so";
+
+/// Bytes that a request fetches unless users choose.
+pub(super) const USUAL_SIZE: u32 = 64;
+
+fn usual_size() -> u32 {
+    USUAL_SIZE
 }
 
 /// The program that sends requests.
@@ -157,7 +173,7 @@ impl App {
         use Operation::*;
         let (operations, programs): (&[Operation], &[&str]) = match self {
             App::Redis => (&[Get, Short, Idle], &["redis-server", "redis-benchmark"]),
-            App::Memcached => (&[Get, Idle], &["memcached"]),
+            App::Memcached => (&[Get, Short, Idle], &["memcached"]),
             App::Nginx => (&[KeepAlive, Short, Idle], &["nginx", "wrk"]),
             App::Haproxy => (&[KeepAlive, Short, Idle], &["haproxy", "nginx", "wrk"]),
             App::Postgres => (&[Select, Short], &["initdb", "postgres", "pgbench"]),
@@ -194,6 +210,20 @@ impl App {
     /// What its clients can do.
     pub fn operations(self) -> &'static [Operation] {
         self.facts().operations
+    }
+
+    /// Whether it can run on channels, and its answers can have any size.
+    pub(super) fn has_channels(self) -> bool {
+        matches!(self, App::Memcached | App::Nginx)
+    }
+
+    /// What its loop on channels is made of.
+    pub(super) fn channel_files(self) -> &'static [&'static str] {
+        match self {
+            App::Memcached => &["libmegapipe.so.0", MEMCACHED_PRELOAD],
+            App::Nginx => &["libmegapipe.so.0", NGINX_MODULE],
+            _ => &[],
+        }
     }
 
     /// What it takes of the distribution: programs, and packages of libraries.
@@ -243,7 +273,7 @@ impl Transport {
     /// Whether one of the two programs has the library.
     pub(super) fn has_library(self, part: Part) -> bool {
         match self {
-            Transport::Tcp | Transport::Unix => false,
+            Transport::Tcp | Transport::Unix | Transport::Channel => false,
             Transport::Megapipe => true,
             Transport::ClientOnly => matches!(part, Part::Client),
             Transport::ServerOnly => matches!(part, Part::Server),
@@ -290,6 +320,7 @@ impl Case {
             Transport::Tcp | Transport::Megapipe => true,
             Transport::ClientOnly | Transport::ServerOnly => alone,
             Transport::Unix => has_unix,
+            Transport::Channel => self.app.has_channels(),
         };
         Transport::ALL.iter().copied().filter(is_compared).collect()
     }
@@ -297,8 +328,11 @@ impl Case {
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Case { app, operation, connections, placement, pacing } = self;
+        let Case { app, operation, connections, placement, pacing, size } = self;
         write!(f, "{} {}, {connections} connections, {}", app.name(), operation.name(), placement.name())?;
+        if *size != USUAL_SIZE {
+            write!(f, ", {size} bytes")?;
+        }
         if *pacing == Pacing::Open { write!(f, ", open loop") } else { Ok(()) }
     }
 }

@@ -188,7 +188,7 @@ impl Run<'_> {
 
     fn load(&self, program: &Path) -> Result<Measured, Reason> {
         let request = match self.case.app {
-            App::Memcached => Request::MemcachedGet,
+            App::Memcached => Request::MemcachedGet(self.case.size as usize),
             App::Redis => Request::RedisGet,
             _ => Request::Http,
         };
@@ -197,7 +197,10 @@ impl Run<'_> {
             engine: Engine::Epoll, // by calls that a preload library sees
             target: self.server.target.clone(),
             request,
-            lifetime: Connections::Kept,
+            lifetime: match self.case.operation {
+                Operation::Short => Connections::Short,
+                _ => Connections::Kept,
+            },
             connections,
             active: if self.case.operation == Operation::Idle { IDLE_ACTIVE } else { connections },
             rate: self.rate,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use testkit::programs::{Program, find};
 
-use super::app::{App, Case, Operation, Transport};
+use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, Operation, Transport, USUAL_SIZE};
 use super::waits::Waits;
 use crate::Reason;
 use crate::cpu::CpuSet;
@@ -28,6 +28,8 @@ pub(super) struct Product {
     /// The program `megapipe`, whose `run` finds the library beside it.
     pub(super) megapipe: PathBuf,
     pub(super) library: PathBuf,
+    /// Where the servers' loops on channels lie, with libmegapipe.
+    pub(super) channels: Option<PathBuf>,
     /// The socket of a private monitor: that of the machine has its own policy and other clients.
     pub(super) monitor: PathBuf,
 }
@@ -92,6 +94,11 @@ impl Site<'_> {
         command.env("MEGAPIPE_MONITOR", &self.product.monitor);
         command
     }
+
+    /// The folder of the servers' loops on channels, if this is what is measured.
+    fn channels(&self) -> Option<&Path> {
+        self.product.channels.as_deref().filter(|_| self.transport == Transport::Channel)
+    }
 }
 
 /// A program of the distribution as if Megapipe were not installed.
@@ -120,10 +127,16 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(Case { app, operation, .. }: Case, site: &Site<'_>) -> Result<Self, Reason> {
+    pub(super) fn start(Case { app, operation, size, .. }: Case, site: &Site<'_>) -> Result<Self, Reason> {
         match app {
             App::Redis | App::RedisPy | App::Phpredis => start("redis", site, &[], &[]),
             App::Memcached => start("memcached", site, &[], &[]),
+            App::Nginx if size != USUAL_SIZE => {
+                let pages = site.home().join("pages");
+                fs::create_dir_all(&pages)?;
+                fs::write(pages.join("index.html"), vec![b'x'; size as usize])?;
+                nginx(&format!("sendfile on; root {}", pages.display()), site)
+            }
             App::Nginx => nginx(RETURN_PAGE, site),
             App::Haproxy => haproxy(nginx(RETURN_PAGE, site)?, site),
             App::Postgres | App::Psycopg2 | App::Jdbc => postgres(site),
@@ -171,6 +184,12 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
     };
     let mut command = site.program(&program.command[0], Part::Server)?;
     command.args(&program.command[1..]).args(way).args(arguments);
+    if let Some(channels) = site.channels() {
+        command.env("LD_LIBRARY_PATH", channels);
+        if name == "memcached" {
+            command.env("LD_PRELOAD", channels.join(MEMCACHED_PRELOAD));
+        }
+    }
     // After SIGINT PostgreSQL does not wait for its clients.
     let ending = if program.ready.is_some() { libc::SIGINT } else { libc::SIGTERM };
     if let Some(file) = &program.ready {
@@ -203,7 +222,12 @@ fn waits(operation: Operation, site: &Site<'_>) -> Result<Server, Reason> {
 /// nginx with one worker that answers as its configuration says.
 fn nginx(answer: &str, site: &Site<'_>) -> Result<Server, Reason> {
     let location = format!("location / {{ {answer}; }}");
-    start("nginx", site, &[("workers", "1"), ("server", &location)], &[])
+    let (mut load, mut events) = (String::new(), "");
+    if let Some(channels) = site.channels() {
+        load = format!("load_module {};", channels.join(NGINX_MODULE).display());
+        events = "use megapipe;";
+    }
+    start("nginx", site, &[("workers", "1"), ("server", &location), ("load", &load), ("events", events)], &[])
 }
 
 /// HAProxy with one thread. It reuses connections to a server while all its descriptors are below a quarter of those

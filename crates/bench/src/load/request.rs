@@ -15,8 +15,8 @@ pub enum Request {
     Upload(usize),
     /// As many bytes as the server sends, unasked. Counted are bytes.
     Download(usize),
-    /// memcached: read 64 bytes.
-    MemcachedGet,
+    /// memcached: read so many bytes.
+    MemcachedGet(usize),
     /// Redis: read 64 bytes.
     RedisGet,
     /// HTTP/1.1: fetch `/`.
@@ -43,7 +43,7 @@ impl Request {
     pub(super) fn bytes(self) -> Vec<u8> {
         match self {
             Request::Echo(size) | Request::Upload(size) | Request::Download(size) => return vec![b'q'; size],
-            Request::MemcachedGet => "get key\r\n".to_owned(),
+            Request::MemcachedGet(_) => "get key\r\n".to_owned(),
             Request::RedisGet => "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(),
             Request::Http => "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
             Request::HttpOnce => "GET / HTTP/1.0\r\nHost: megapipe\r\n\r\n".to_owned(),
@@ -59,9 +59,10 @@ impl Request {
             Request::Echo(length) | Request::Upload(length) | Request::Download(length) => {
                 Ok(Answer { start: Vec::new(), length, closes: false })
             }
-            Request::MemcachedGet => {
-                store(target, &format!("set key 0 0 64\r\n{VALUE}\r\n"), "STORED\r\n")?;
-                Ok(known(format!("VALUE key 0 64\r\n{VALUE}\r\nEND\r\n")))
+            Request::MemcachedGet(size) => {
+                let value = VALUE.chars().cycle().take(size).collect::<String>();
+                store(target, &format!("set key 0 0 {size}\r\n{value}\r\n"), "STORED\r\n")?;
+                Ok(known(format!("VALUE key 0 {size}\r\n{value}\r\nEND\r\n")))
             }
             Request::RedisGet => {
                 store(target, &format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"), "+OK\r\n")?;

@@ -185,6 +185,7 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
         (&["--placements", "asleep"], "two-cores, one-core, either, oversubscribed"),
         (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
         (&["--connections", "501"], "from 1 to 500"),
+        (&["--channels", "/nonexistent"], "there is no /nonexistent/libmegapipe.so.0"),
     ] {
         let stderr = refused("apps", arguments);
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
