@@ -95,7 +95,7 @@ static struct file *stream(int fd)
 	return own && fd >= 0 && (rlim_t)fd < files_max && files[fd].handle ? &files[fd] : NULL;
 }
 
-/* What its callback is to be told. */
+/* The events that its callback is due for. */
 static short due(const struct file *file)
 {
 	short ready = file->polled;

@@ -4,13 +4,13 @@
  *     load_module ngx_megapipe_module.so;
  *     events { use megapipe; }
  *
- * A connection begins as nginx has it: polled, and read and written by nginx's own calls. Whoever
- * calls recv() of an accepted connection has it in plain TCP, as TLS and the PROXY protocol read the
- * descriptor themselves; so from the second wait of such a connection on it is the channel's: a read
- * stream brings its bytes, and the answers of HTTP that it is kept after are written quietly. What is
- * too large to copy goes by nginx's own calls, sendfile(2) among them, once the kernel has taken what
- * was written before; and so does what nginx may end by a shutdown(2) of its own. All else stays
- * polled: listeners, upstream servers, TLS, the resolver, the channel to the master.
+ * A connection begins as nginx has it: polled, and read and written by nginx's own calls. Once nginx
+ * has called its recv(), it is plain TCP, as TLS and the PROXY protocol read the descriptor themselves.
+ * From its second wait on, such a connection is the channel's: a read stream brings its bytes, and the
+ * answers of HTTP after which it is kept are written quietly. What is too large to copy goes by nginx's
+ * own calls, sendfile(2) among them, once the kernel has taken what was written before; and so does what
+ * nginx may end by a shutdown(2) of its own. All else stays polled: listeners, upstream servers, TLS,
+ * the resolver, the channel to the master.
  *
  * nginx sees edges, as of epoll(7). A poll reports once; it is begun again when its handler has left
  * the event not ready, which means that all was read or written. Until then the event is not active,
@@ -41,7 +41,7 @@ struct segment_s {
     uint32_t    buffer;
 };
 
-/* What the module knows of a connection, at its place among nginx's. */
+/* The module's state of a connection, at its place among nginx's. */
 typedef struct {
     mp_handle   handle;   /* of a connection that is the channel's */
     mp_op       reading;  /* its read stream; 0: it ended, or pauses */

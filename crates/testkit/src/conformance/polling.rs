@@ -254,7 +254,7 @@ pub fn the_end_of_a_stream_is_reported_as_asked(fixture: &mut Fixture) -> Verdic
         assert!(completion.op == read || completion.op == end);
         assert_eq!(ready, expected);
     }
-    // Who waits for room only is not woken for it.
+    // A poll for room alone does not complete for it.
     driver.expect_silence();
     drop(peer);
     assert!(expect_poll(&mut driver, write, 1).unwrap().contains(Readiness::HANG_UP));
