@@ -1,16 +1,12 @@
 //! Handing out completions, and what else concerns the channel's queue.
 
-use std::ffi::{c_int, c_short, c_void};
-use std::os::fd::BorrowedFd;
+use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use megapipe::{
-    Buffer, Channel, Completion, DispatchError, Event, ReadData, Readiness, SockAddr, Source, WriteData,
-};
+use megapipe::{Buffer, Channel, Completion, DispatchError, Event, ReadData, SockAddr, Source, WriteData};
 
 use crate::abi::{self, MpEvent};
 use crate::errno::{Errno, INVALID, STALE, int, long};
-use crate::handle::is_lwsocket;
 use crate::number::{self, LWSOCKET};
 use crate::thread::{Inner, Slot, with_channel};
 
@@ -107,26 +103,6 @@ pub extern "C" fn mp_move_timer(channel: *const Slot, timer: i64, after_ns: i64)
         let timer = number::to_op(timer).ok_or(Errno(libc::ENOENT))?;
         inner.channel.move_timer(timer, after)?;
         Ok(0)
-    }))
-}
-
-/// See mp_poll(3).
-#[unsafe(no_mangle)]
-pub extern "C" fn mp_poll(channel: *const Slot, fd: c_int, events: c_short, cookie: *mut c_void) -> i64 {
-    if channel.is_null() {
-        return long(Err(INVALID));
-    }
-    long(with_channel(channel, |inner| {
-        let interest = Readiness::from_bits(events.cast_unsigned());
-        if interest.bits() != events.cast_unsigned() {
-            return Err(INVALID);
-        }
-        if fd < 0 || is_lwsocket(fd) {
-            return Err(Errno(libc::EBADF));
-        }
-        // SAFETY: borrowed for this call; the kernel reports a closed descriptor.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        Ok(number::from_op(inner.channel.poll(fd, interest, cookie as u64)?))
     }))
 }
 

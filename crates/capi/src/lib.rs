@@ -33,6 +33,7 @@ pub mod lifecycle;
 mod log;
 pub mod mmsg;
 pub mod number;
+pub mod poll;
 pub mod socket;
 mod table;
 pub mod thread;

@@ -6,7 +6,7 @@ use crate::accept::Accepted;
 use crate::buffer::{ReadData, WriteData};
 use crate::error::AcceptError;
 use crate::id::{Handle, OpId};
-use crate::poll::Readiness;
+use crate::readiness::Readiness;
 
 /// One result, as [`crate::Channel::dispatch`] hands it out.
 #[derive(Debug)]

@@ -37,6 +37,7 @@ mod poll;
 mod promotion;
 mod quota;
 mod read;
+mod readiness;
 mod rejected;
 mod run;
 mod slab;
@@ -71,7 +72,7 @@ pub use lwsocket::LwSocket;
 #[cfg(feature = "tcp")]
 pub use packet::{self, TunNetwork, TunNetworkError};
 pub use partition::{CpuSet, PartitionError};
-pub use poll::Readiness;
+pub use readiness::Readiness;
 pub use rejected::Rejected;
 pub use socket2::SockAddr;
 pub use source::Source;

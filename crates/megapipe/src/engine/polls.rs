@@ -14,7 +14,7 @@ use super::Done;
 use super::view::View;
 use crate::core::{Op, OpKind};
 use crate::id::OpId;
-use crate::poll::Poll;
+use crate::readiness::Poll;
 
 /// Reports fetched at once; what is left is reported by the next turn.
 const EVENTS: usize = 64;

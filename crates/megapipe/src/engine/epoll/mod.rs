@@ -30,7 +30,7 @@ use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
-use crate::poll::Poll;
+use crate::readiness::Poll;
 use crate::timer::FAR;
 use crate::waker::Waker;
 

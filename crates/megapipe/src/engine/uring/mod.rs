@@ -56,7 +56,7 @@ pub(crate) struct Uring {
     shutdowns: u32,
     /// Handles of accepts that were cancelled; see [`Self::wake_others`].
     cancelled_accepts: Vec<Handle>,
-    /// Polls that the ring reports unasked; see [`crate::poll::Poll::through_set`].
+    /// Polls that the ring reports unasked; see [`crate::readiness::Poll::through_set`].
     polls: Polls,
     /// The set of those has reports.
     polls_ready: bool,

@@ -21,8 +21,8 @@ use crate::engine::Done;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::id::{Handle, OpId};
-use crate::poll::Poll;
 use crate::read::PIECES_MAX;
+use crate::readiness::Poll;
 use crate::source::Shape;
 use crate::write::{Destination, Fresh, NextWrites};
 
