@@ -40,14 +40,16 @@ impl Channel {
     /// # Errors
     ///
     /// [`SubmitError::OperationsFull`]. What the kernel refuses is an [`Event::Poll`], as EBADF is
-    /// for a descriptor that is closed already. ECANCELED after a cancel.
+    /// for a descriptor that is closed already, and EINVAL for a disk file of which neither reads nor
+    /// writes are asked. ECANCELED after a cancel.
     pub fn poll(
         &mut self,
         fd: BorrowedFd<'_>,
         interest: Readiness,
         cookie: u64,
     ) -> Result<OpId, SubmitError> {
-        let poll = Poll { fd: fd.as_raw_fd(), interest, through_set: false, cookie };
+        let through_set = interest.contains(Readiness::PRIORITY);
+        let poll = Poll { fd: fd.as_raw_fd(), interest, through_set, cookie };
         let op = self.core.add_own_op(OpKind::Poll(poll))?;
         self.core.request_start(op);
         self.flush_if_due();

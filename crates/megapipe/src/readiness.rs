@@ -90,7 +90,8 @@ pub(crate) struct Poll {
     pub(crate) fd: RawFd,
     pub(crate) interest: Readiness,
     /// io_uring ends a poll of a stream whose peer has ended it, whatever is asked for
-    /// (IO_POLL_UNMASK). One that did not ask for it goes on in an epoll set.
+    /// (IO_POLL_UNMASK), and is not woken by urgent bytes. One that did not ask for the end goes on
+    /// in an epoll set, one that asks for urgent bytes is there from the beginning.
     pub(crate) through_set: bool,
     pub(crate) cookie: u64,
 }

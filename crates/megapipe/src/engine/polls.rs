@@ -142,9 +142,11 @@ impl Polls {
     }
 }
 
-/// Ends a poll that the kernel refused: a file that is always ready (EPERM) is ready.
+/// Ends a poll that the kernel refused: a file that is always ready (EPERM) is ready, if that is
+/// asked.
 fn refuse(view: &mut View<'_>, op: OpId, poll: Poll, error: &io::Error) {
     let result = match error.raw_os_error() {
+        Some(libc::EPERM) if poll.interest.reported() & (IN | OUT) == 0 => -libc::EINVAL,
         Some(libc::EPERM) => (poll.interest.reported() & (IN | OUT)) as i32,
         error => -error.unwrap_or(libc::EIO),
     };

@@ -280,6 +280,7 @@ macro_rules! for_each_case {
                 what_becomes_ready_ends_a_wait
                 every_kind_of_descriptor
                 a_disk_file_is_always_ready
+                urgent_bytes_are_reported
                 nothing_is_reported_twice
                 levels_and_edges_are_made_of_it
                 polls_of_one_descriptor_are_independent

@@ -1,7 +1,7 @@
 //! Readiness of descriptors that stay the caller's.
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
@@ -149,6 +149,26 @@ pub fn a_disk_file_is_always_ready(fixture: &mut Fixture) -> Verdict {
         let op = driver.poll(file.as_fd(), interest, 1).unwrap();
         assert_eq!(expect_poll(&mut driver, op, 1).unwrap(), interest);
     }
+    for interest in [Readiness::default(), Readiness::PRIORITY] {
+        let op = driver.poll(file.as_fd(), interest, 1).unwrap();
+        let error = expect_poll(&mut driver, op, 1).expect_err("it will never be");
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+    driver.expect_silence();
+    Ok(())
+}
+
+pub fn urgent_bytes_are_reported(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let ours = listener.accept().unwrap().0;
+    let waits = driver.poll(ours.as_fd(), Readiness::PRIORITY, 1).unwrap();
+    driver.expect_silence();
+    assert_eq!(rustix::net::send(&peer, b"u", rustix::net::SendFlags::OOB), Ok(1));
+    assert_eq!(expect_poll(&mut driver, waits, 1).unwrap(), Readiness::PRIORITY);
+    let again = driver.poll(ours.as_fd(), Readiness::PRIORITY | READABLE, 2).unwrap();
+    assert_eq!(expect_poll(&mut driver, again, 2).unwrap(), Readiness::PRIORITY);
     Ok(())
 }
 
