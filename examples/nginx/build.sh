@@ -13,6 +13,10 @@ if [ ! -x "$sources/configure" ]; then
     echo "no nginx sources at $sources: install nginx-dev, of the same version as nginx" >&2
     exit 1
 fi
+if ! pkg-config --exists megapipe; then
+    echo "pkg-config finds no libmegapipe: run make install in the project's folder, or set PKG_CONFIG_PATH" >&2
+    exit 1
+fi
 MEGAPIPE_INCLUDE=$(pkg-config --variable=includedir megapipe)
 MEGAPIPE_LIBS=$(pkg-config --libs megapipe)
 export MEGAPIPE_INCLUDE MEGAPIPE_LIBS
