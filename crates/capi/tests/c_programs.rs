@@ -55,21 +55,7 @@ fn examples_do_what_they_say() {
     }
     let library = Library::shared();
     let examples = root().join("examples/c");
-    let prefix = library.install();
-    let made = Command::new("make")
-        .args(["--no-print-directory", "-C"])
-        .arg(&examples)
-        .arg(format!("BUILD={}", prefix.join("examples").display()))
-        .arg("test")
-        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
-        .env("LD_LIBRARY_PATH", prefix.join("lib"))
-        .output()
-        .expect("make runs");
-    let text = String::from_utf8_lossy(&made.stdout);
-    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
-        println!("{line}");
-    }
-    assert!(made.status.success(), "{text}{}", String::from_utf8_lossy(&made.stderr));
+    make_test(&library, &examples);
     for source in fs::read_dir(&examples).expect("examples are there") {
         let path = source.expect("readable").path();
         if path.extension() == Some(OsStr::new("c")) {
@@ -97,11 +83,15 @@ fn ported(name: &str, program: &str, file: &str, package: &str) {
         println!("SKIPPED {name}_runs_on_channels: {lacks} is not installed");
         return;
     }
-    let library = Library::shared();
+    make_test(&Library::shared(), &root().join("examples").join(name));
+}
+
+/// `make test` in a folder of examples, against an installed library.
+fn make_test(library: &Library, examples: &Path) {
     let prefix = library.install();
     let made = Command::new("make")
         .args(["--no-print-directory", "-C"])
-        .arg(root().join("examples").join(name))
+        .arg(examples)
         .arg(format!("BUILD={}", prefix.join("examples").display()))
         .arg("test")
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))

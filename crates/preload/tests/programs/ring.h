@@ -115,4 +115,20 @@ static UNUSED int completed_fd(struct ring *ring)
     errno = -cqe.res;
     return NEED(cqe.res);
 }
+
+/* Tries what is to be tried with a ring of each form, where the kernel has it. */
+static UNUSED void with_each(const unsigned *forms, unsigned count, void (*tries)(struct ring *))
+{
+    struct ring ring;
+    for (unsigned form = 0; form < count; form++) {
+        if (!make(&ring, forms[form])) {
+            say("no ring of form %u: %s", form, strerrorname_np(errno));
+            used(promoted());
+            continue;
+        }
+        say("form %u", form);
+        tries(&ring);
+        close(ring.fd);
+    }
+}
 #endif

@@ -230,24 +230,20 @@ static void counts(struct ring *ring)
     SHOW(syscall(SYS_io_uring_enter, STDOUT_FILENO, 1, 0, 0, NULL, 0));
 }
 
+static void tries(struct ring *ring)
+{
+    counts(ring);
+    connects(ring, 0);
+    connects(ring, SOCK_NONBLOCK);
+    shuts_down(ring);
+    outlives(ring);
+}
+
 int main(void)
 {
     const unsigned forms[] = {0, IORING_SETUP_NO_SQARRAY};
     struct ring ring;
-    for (unsigned form = 0; form < sizeof forms / sizeof *forms; form++) {
-        if (!make(&ring, forms[form])) {
-            say("no ring of form %u: %s", form, strerrorname_np(errno));
-            used(promoted());
-            continue;
-        }
-        say("form %u", form);
-        counts(&ring);
-        connects(&ring, 0);
-        connects(&ring, SOCK_NONBLOCK);
-        shuts_down(&ring);
-        outlives(&ring);
-        close(ring.fd);
-    }
+    with_each(forms, sizeof forms / sizeof *forms, tries);
     if (make(&ring, 0))
         accepts(&ring);
     return 0;

@@ -160,27 +160,23 @@ static void set_by_ring(struct ring *ring)
     used(connected());
 }
 
+static void tries(struct ring *ring)
+{
+    controls(ring);
+    int copy = NEED(dup(ring->fd));
+    close(ring->fd);
+    ring->fd = copy;
+    bytes_by_ring(ring);
+    accepted_by_ring(ring, false);
+    accepted_by_ring(ring, true);
+    others(ring);
+}
+
 int main(void)
 {
     const unsigned forms[] = {0, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128};
     struct ring ring;
-    for (unsigned form = 0; form < sizeof forms / sizeof *forms; form++) {
-        if (!make(&ring, forms[form])) {
-            say("no ring of form %u: %s", form, strerrorname_np(errno));
-            used(promoted());
-            continue;
-        }
-        say("form %u", form);
-        controls(&ring);
-        int copy = NEED(dup(ring.fd));
-        close(ring.fd);
-        ring.fd = copy;
-        bytes_by_ring(&ring);
-        accepted_by_ring(&ring, false);
-        accepted_by_ring(&ring, true);
-        others(&ring);
-        close(ring.fd);
-    }
+    with_each(forms, sizeof forms / sizeof *forms, tries);
     if (make(&ring, 0))
         set_by_ring(&ring);
     return 0;

@@ -1,5 +1,5 @@
 /* What ends a sleep in select(2) beside promoted sockets, and what each set says then: the sleep is in ppoll(2), which has
- * doorbells beside the sets, and tells of more than these ask for. */
+ * doorbells beside the sets, and reports more than these ask for. */
 #include "transcript.h"
 
 static struct pair pair;
