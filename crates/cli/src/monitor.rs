@@ -186,8 +186,8 @@ fn allow_descriptors() {
     }
 }
 
-/// Bytes of message queues (RLIMIT_MSGQUEUE), some hundred each: half of what each user may have unless told otherwise,
-/// which counts for all programs of root.
+/// Bytes of message queues (RLIMIT_MSGQUEUE), some hundred each: half of each user's default, which
+/// counts for all programs of root.
 const QUEUES: u64 = 409_600;
 
 /// Whether this process may make message queues: in an IPC namespace of its own, which no other process looks into.
@@ -201,9 +201,12 @@ fn may_make_queues(is_private: bool) -> bool {
     let limit = getrlimit(Resource::Msgqueue);
     let current = Some(limit.current.map_or(QUEUES, |current| current.min(QUEUES)));
     let bounded = setrlimit(Resource::Msgqueue, Rlimit { current, ..limit });
-    // SAFETY: no other thread is there, and nothing of this process lies in its IPC namespace.
-    let unshare = || if is_private { Ok(()) } else { unsafe { unshare_unsafe(UnshareFlags::NEWIPC) } };
-    match bounded.and_then(|()| unshare()) {
+    let separated = bounded.and_then(|()| match is_private {
+        true => Ok(()),
+        // SAFETY: no other thread is there, and nothing of this process lies in its IPC namespace.
+        false => unsafe { unshare_unsafe(UnshareFlags::NEWIPC) },
+    });
+    match separated {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(%error, "there are no message queues: two users wake each other over TCP");

@@ -60,7 +60,7 @@ pub(crate) trait Waited {
     /// What it asks for, as poll(2) has it, which can watch doorbells beside that.
     fn entries(&self) -> impl Iterator<Item = pollfd>;
 
-    /// Keeps what poll(2) said of its entries; how many are ready. `None`: that does not tell.
+    /// Keeps what poll(2) said of its entries; how many are ready. `None`: the call itself has to be asked.
     fn keep(&mut self, entries: &[pollfd]) -> Option<c_int>;
 
     /// Has the kernel wait, and keeps what it says; its result.

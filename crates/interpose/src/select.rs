@@ -209,7 +209,7 @@ impl poll::Waited for Waited<'_> {
                 ready += c_int::from(said != 0);
             }
         }
-        // Hangups and errors, which poll(2) tells of unasked, do not make all of these ready.
+        // Hangups and errors, which poll(2) reports unasked, do not make each of these ready.
         let ends = entries.iter().any(|entry| entry.revents != 0);
         (ready > 0 || !ends).then_some(ready)
     }

@@ -36,7 +36,7 @@ pub(crate) struct Meeting {
     /// The user that this process runs as.
     user: u32,
     /// See [`crate::Options::queues`].
-    pub(crate) makes_queues: bool,
+    makes_queues: bool,
     pub(crate) since: Instant,
     pub(crate) offers: Offers,
     pub(crate) ledger: Ledger,
@@ -51,14 +51,19 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(policy: Policy, policy_source: Source, now: Instant) -> io::Result<Meeting> {
+    pub(crate) fn new(
+        policy: Policy,
+        policy_source: Source,
+        makes_queues: bool,
+        now: Instant,
+    ) -> io::Result<Meeting> {
         Ok(Meeting {
             clients: BTreeMap::new(),
             metrics: Metrics::new(),
             policy,
             policy_source,
             user: rustix::process::geteuid().as_raw(),
-            makes_queues: false,
+            makes_queues,
             since: now,
             offers: Offers::default(),
             ledger: Ledger::default(),

@@ -55,8 +55,8 @@ pub struct Options {
     /// that is a monitor and nothing else: the signals no longer reach whoever else waits for them.
     pub signals: bool,
     /// Two users may wake each other by message queues, which this process makes. Its IPC namespace has to be its own
-    /// (ipc_namespaces(7)): whoever reads the directory of one (/dev/mqueue) can hold up those who make queues there for as
-    /// long as he likes, and the kernel bounds their number for all.
+    /// (ipc_namespaces(7)): a process that reads the directory of one (/dev/mqueue) can hold up those that make queues there for as
+    /// long as it likes, and the kernel bounds their number for all.
     pub queues: bool,
 }
 
@@ -153,8 +153,7 @@ impl Monitor {
         }
         let closers = Closers::new().map_err(system("eventfd"))?;
         set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
-        let mut meeting = Meeting::new(policy, source, now).map_err(system("sock_diag"))?;
-        meeting.makes_queues = options.queues;
+        let meeting = Meeting::new(policy, source, options.queues, now).map_err(system("sock_diag"))?;
         let succession = options.on_demand.as_ref().map(|of| Succession::watch(of.gives_way_to.clone()));
         let succession = succession.transpose().map_err(system("clone"))?;
         if let Some(succession) = &succession {

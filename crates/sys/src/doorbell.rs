@@ -2,7 +2,7 @@
 //!
 //! Between programs of one user it is a pipe of one page, by descriptions (open(2)) that read and
 //! write: a reader that is also a writer sees no hang-up, a writer that is also a reader gets no
-//! SIGPIPE. Whoever splices from a pipe holds its lock for as long as the other side lets him wait,
+//! SIGPIPE. A process that splices from a pipe holds its lock for as long as the other side has it wait,
 //! and all who write there wait, too. So between two users it is a message queue of one byte
 //! (mq_overview(7)), of which only a spin lock is ever held; a wake-up costs a third more.
 #![allow(unsafe_code)] // message queues, which rustix does not have
