@@ -694,10 +694,30 @@ static void signals_of_files(void)
     SHOW(write(pair[1], "x", 1));
     SHOW(handled == SIGIO);
 }
+static pid_t reader;
 static void *cancelled(void *pair)
 {
     char byte;
+    __atomic_store_n(&reader, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
     return (void *)read(*(int *)pair, &byte, 1);
+}
+/* Until that thread sleeps in read(2), for 10 s at most. How often it is asked for is not logged. */
+static void until_it_reads(void)
+{
+    getpgid(-8);
+    for (int look = 0, reads = 0; look < 10000 && !reads; look++, usleep(1000)) {
+        char name[64], call[16] = "", *files[] = {"stat", "syscall"}, states[2] = "";
+        pid_t id = __atomic_load_n(&reader, __ATOMIC_ACQUIRE);
+        for (int at = 0; id && at < 2; at++) {
+            snprintf(name, sizeof name, "/proc/self/task/%d/%s", id, files[at]);
+            FILE *file = fopen(name, "r");
+            if (!file || fscanf(file, at ? "%15s" : "%*d (%*[^)]) %1s", at ? call : states) != 1)
+                exit(3);
+            fclose(file);
+        }
+        reads = states[0] == 'S' && atoi(call) == SYS_read && call[0] == '0';
+    }
+    getpgid(-7);
 }
 static void cancels(void)
 {
@@ -705,10 +725,8 @@ static void cancels(void)
     SHOW(pipe(pair));
     pthread_t id;
     pthread_create(&id, NULL, cancelled, pair);
-    usleep(20000);
+    until_it_reads();
     pthread_cancel(id);
-    /* Else it depends on time whether it is waited for. */
-    usleep(200000);
     void *result;
     pthread_join(id, &result);
     SHOW(result == PTHREAD_CANCELED);

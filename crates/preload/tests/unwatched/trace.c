@@ -1,5 +1,6 @@
-/* Writes to standard error which system calls a program makes from its marker on, getpgid(-7), and what they come to: of each
- * task by itself, in the order in which these began. usage: trace LIBRARY PROGRAM ARGUMENTS; LIBRARY - is none. */
+/* Writes to standard error which system calls a task makes from its marker getpgid(-7) to its marker getpgid(-8), and what they
+ * come to: of each task by itself, in the order in which these began. Whether a task waits in futex(2) for another depends on which is first:
+ * with a second task these calls are left out. usage: trace LIBRARY PROGRAM ARGUMENTS; LIBRARY - is none. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +16,7 @@ enum { TASKS = 64, LINES = 1 << 16, REFUSED = 77 };
 
 static struct task {
     pid_t id;
-    int is_logged, call, count;
+    int is_announced, is_waiting, is_logged, call, count;
     struct { int call, result; } *lines;
 } tasks[TASKS];
 static int known;
@@ -38,11 +39,13 @@ static void stopped_at_call(struct task *task)
         return;
     if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
         task->call = info.entry.nr;
-        if (info.entry.nr == SYS_getpgid && (int)info.entry.args[0] == -7)
-            task->is_logged = 1;
+        int marker = info.entry.nr == SYS_getpgid ? (int)info.entry.args[0] : 0;
+        if (marker == -7 || marker == -8)
+            task->is_logged = marker == -7;
         else if (task->is_logged && (task->call == SYS_exit_group || task->call == SYS_exit) && task->count < LINES)
             task->lines[task->count].call = task->call, task->lines[task->count++].result = 0;
-    } else if (info.op == PTRACE_SYSCALL_INFO_EXIT && task->is_logged && task->count < LINES) {
+    } else if (info.op == PTRACE_SYSCALL_INFO_EXIT && task->is_logged && task->count < LINES &&
+               (task->call != SYS_futex || known == 1)) {
         long result = info.exit.rval;
         task->lines[task->count].call = task->call;
         task->lines[task->count++].result = result < 0 && result > -4096 ? result : 0;
@@ -70,7 +73,7 @@ int main(int count, char **arguments)
                    PTRACE_O_EXITKILL;
     if (ptrace(PTRACE_SETOPTIONS, first, 0, options) < 0)
         return REFUSED;
-    task_of(first);
+    task_of(first)->is_announced = 1;
     ptrace(PTRACE_SYSCALL, first, 0, 0);
     for (pid_t id; (id = waitpid(-1, &status, __WALL)) > 0;) {
         if (!WIFSTOPPED(status)) {
@@ -90,11 +93,17 @@ int main(int count, char **arguments)
             signal = 0;
         } else if (event) {
             ptrace(PTRACE_GETEVENTMSG, id, 0, &other);
-            int is_logged = task->is_logged;
-            task_of(other)->is_logged = is_logged;
+            struct task *made = task_of(other);
+            made->is_announced = 1;
+            made->is_logged = task->is_logged;
+            if (made->is_waiting)
+                ptrace(PTRACE_SYSCALL, made->id, 0, 0);
             signal = 0;
         } else if (signal == SIGSTOP) {
-            /* How a new task begins. */
+            /* How a new task begins: it goes on once the event of its maker has said whether it is logged. */
+            task->is_waiting = !task->is_announced;
+            if (task->is_waiting)
+                continue;
             signal = 0;
         }
         ptrace(PTRACE_SYSCALL, id, 0, signal);
