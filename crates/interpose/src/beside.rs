@@ -23,9 +23,9 @@ pub(crate) struct Beside {
 const _: () = assert!(size_of::<pollfd>() == size_of::<u64>());
 
 impl Beside {
-    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for and no longer wanted again. Where a call has more
-    /// promoted sockets they are woken over TCP, mostly several at a time.
-    pub(crate) const MOST: usize = 16;
+    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for and no longer wanted again, where a wake-up over TCP
+    /// that was asked for once stands. Of a call with more promoted sockets these pay.
+    pub(crate) const MOST: usize = 128;
 
     /// `None`: there is no memory, or they are too many.
     pub(crate) fn of(asked: impl Iterator<Item = pollfd>) -> Option<Beside> {
