@@ -15,7 +15,6 @@ use crate::sockets::{Promoted, Socket, State};
 use crate::stats;
 use crate::uring;
 use crate::waiters::Waiters;
-use crate::worth::Worth;
 
 /// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
 /// middle of a call.
@@ -77,7 +76,6 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         doorbell,
         waits_for_ever: false,
         limits_set: 0,
-        worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         shown_in_kernel: false,

@@ -1,6 +1,5 @@
 //! fork(2): the child has what its parent has, and is a process of its own.
 
-use crate::family;
 use crate::local_listen;
 use crate::promoter;
 use crate::real;
@@ -71,7 +70,6 @@ pub(crate) fn in_child() {
     sets::forked();
     rings::forked();
     promoter::forked();
-    family::forked();
     spin::forked();
     start::forked();
     local_listen::forked();

@@ -176,7 +176,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
                 // Its set has lost the file that lay under the number.
                 (inner.interest.registered, inner.interest.untold) = (None, true);
             }
-            back_to_tcp(socket, inner, fd, State::Kernel);
+            back_to_tcp(socket, inner, fd);
             call_back_here(|socket| Some(socket.lock()));
         }
     }
@@ -202,21 +202,21 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
         Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
         Some(_) => {
             socket.dissolved.fetch_add(1, Ordering::Relaxed);
-            real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel));
+            real::kept_errno(|| back_to_tcp(socket, inner, fd));
         }
     }
     status
 }
 
 /// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
-pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, becomes: State) {
+fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
     promoter::withdraw(promoted.token, false);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
     // Also of a set that it was taken out of, which nobody would tell later.
     sets::tell(&mut inner.interest);
     let set = inner.interest.set;
-    inner.becomes(becomes);
+    inner.becomes(State::Kernel);
     drop(inner);
     if set > 0 {
         sets::demoted(set - 1, socket.number());

@@ -13,7 +13,6 @@ use sys::mapping::SharedMapping;
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds, nanoseconds};
 use crate::doorbell::Doorbell;
-use crate::family;
 use crate::kernel;
 use crate::kernel_options;
 use crate::mode;
@@ -34,7 +33,7 @@ mod still;
 mod withdrawals;
 
 use pace::look_later;
-pub(crate) use pace::{after_message, ended, look_much_later};
+pub(crate) use pace::{after_message, ended};
 pub(crate) use replaced::replacing;
 pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
@@ -109,7 +108,6 @@ thread_local! {
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     mode::set(settings.mode);
-    family::make();
     alone(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
@@ -387,7 +385,6 @@ impl Promoter {
         withdrawals::tell_all(self);
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
-                family::offered();
                 stats::offered(socket);
                 self.expect_soon();
                 WAITING.fetch_add(1, Ordering::Relaxed);
@@ -501,7 +498,6 @@ impl Promoter {
     }
 
     fn refused(&mut self, token: Token, reason: Reason) {
-        family::refused();
         let Some(socket) = offered(token) else { return };
         stats::stays(socket, reason);
         match reason {

@@ -11,7 +11,6 @@ use crate::clock::{self, Instant};
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
-use crate::retiring;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::spin;
@@ -132,7 +131,6 @@ pub(crate) fn send(
                 };
                 let goes_on = room == Ok(libc::MSG_DONTWAIT);
                 let mut inner = socket.lock();
-                let mut retired = None;
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     promoted.connection.kernel_call_ends();
                     if sent <= 0 {
@@ -140,15 +138,9 @@ pub(crate) fn send(
                     } else {
                         promoted.connection.kernel_took(sent as usize);
                         promoted.held = more;
-                        if promoted.connection.is_resting() {
-                            retired = promoted.rests();
-                        }
                     }
                 }
-                match retired {
-                    Some(positions) => retiring::retire(socket, inner, fd, positions),
-                    None => drop(inner),
-                }
+                drop(inner);
                 if sent < 0 && goes_on && errno == libc::EAGAIN {
                     // Another thread took the room.
                     continue;
@@ -207,9 +199,6 @@ impl Promoted {
                 *done += sent;
                 let woken = self.ring_bell(fd);
                 spin::sent(woken.is_some());
-                if self.judge(woken == Some(WakeUp::Tcp)).is_err() {
-                    return Step::Failed(self.corrupt(fd));
-                }
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
                 if self.connection.peer_left() {

@@ -89,8 +89,6 @@ pub(crate) struct Socket {
     pub(crate) word: AtomicU8,
     /// Times that connect(2) dissolved its connection while that was promoted.
     pub(crate) dissolved: AtomicU32,
-    /// Times in a row that it went back to TCP because its rings did not pay.
-    pub(crate) retreats: AtomicU32,
     /// Its own.
     number: AtomicU32,
     next_free: AtomicU32,
@@ -145,8 +143,6 @@ pub(crate) struct Promoted {
     pub(crate) waits_for_ever: bool,
     /// How often that was set.
     pub(crate) limits_set: u32,
-    /// How the ring pays.
-    pub(crate) worth: crate::worth::Worth,
     /// Bytes in the ring at most, if the program asked for a small buffer.
     pub(crate) send_limit: u32,
     /// It was promoted in a process that this one was forked from.
@@ -302,7 +298,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.look_at];
     words
         .into_iter()
-        .chain([&socket.patience, &socket.retreats, &socket.dissolved])
+        .chain([&socket.patience, &socket.dissolved])
         .for_each(|word| word.store(0, Ordering::Relaxed));
     [&socket.hears, &socket.tells_unread, &socket.awaited, &socket.may_have_options]
         .into_iter()

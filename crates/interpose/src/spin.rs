@@ -26,8 +26,6 @@ thread_local! {
     static POLICY: Cell<Policy> = const { Cell::new(Policy::new()) };
     /// It counts in `SPINNING`.
     static SPINS: Cell<bool> = const { Cell::new(false) };
-    /// See [`met`].
-    static MET: Cell<u32> = const { Cell::new(0) };
     /// See [`tally`].
     static UNTOLD: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
     /// The other ends that it has sent to since its last wait.
@@ -54,11 +52,6 @@ pub(crate) fn forked() {
 #[inline]
 pub(crate) fn sent(woken: bool) {
     SENT_TO.set(SENT_TO.get().sent(woken));
-}
-
-/// Waits of this thread that met what they waited for awake.
-pub(crate) fn met() -> u32 {
-    MET.get()
 }
 
 fn learn<T>(change: impl FnOnce(&mut Policy) -> T) -> T {
@@ -157,7 +150,6 @@ impl Wait {
     pub(crate) fn found(&mut self) {
         let Some(spin) = self.spin.take() else { return };
         count(&COUNTERS.spun, 1);
-        MET.set(MET.get().wrapping_add(1));
         // Before the first question for the time next to none has passed.
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
         let saved = learn(|policy| policy.found(&spin, now));

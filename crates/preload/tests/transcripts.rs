@@ -2,10 +2,9 @@
 //! watching, and with every connection promoted. The three transcripts are equal.
 //!
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
-//! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
-//! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long;
-//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then, or `at times`;
-//! `promotes: 48` that so many ends are promoted then.
+//! connections are to stay on TCP, `also: auto` that they are promoted as by default, too; `spins: US` that it runs once more
+//! with waits that look for messages for so long; `promotes: 48` that it runs once more as by default, and so many ends are
+//! promoted then.
 //! TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
@@ -128,24 +127,17 @@ impl Bench {
         let spins = number_after("spins: ");
         let modes = [("observe", None), ("eager", None::<&str>)].into_iter();
         let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", Some(spins))));
-        let gives_up = text.contains("rings: given up");
-        let more = more.chain(gives_up.then_some(("auto", Some("0"))));
         let promotes = number_after("promotes: ").and_then(|number| number.parse::<u64>().ok());
         let more = more.chain(promotes.map(|_| ("auto", None)));
-        // Whether each message wakes somebody, and when the monitor answers, depends on what else the machine does.
-        let mut attempts = if gives_up && !text.contains("given up at times") { 5 } else { 0 };
-        attempts += if promotes.is_some() { 5 } else { 0 };
-        let is_met = |log: &str| match promotes {
-            Some(promotes) => told(log).0 >= promotes,
-            None => !log.contains(" 0 rings backed off"),
-        };
+        // When the monitor answers depends on what else the machine does.
+        let mut attempts = if promotes.is_some() { 5 } else { 0 };
+        let is_met = |log: &str| promotes.is_none_or(|promotes| told(log).0 >= promotes);
         for (mode, spins) in modes.chain(more) {
             let mut run = self.run(&program, Some(mode), spins)?;
             while mode == "auto" && attempts > 0 && !is_met(&run.log) {
                 attempts -= 1;
                 if attempts == 0 {
-                    let what = promotes.map_or("no rings were given up", |_| "too few were promoted");
-                    return Err(format!("{mode}: {what}\n{}", run.log));
+                    return Err(format!("{mode}: too few were promoted\n{}", run.log));
                 }
                 run = self.run(&program, Some(mode), spins)?;
             }
@@ -202,7 +194,6 @@ impl Bench {
             command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
             command.envs(spins.map(|spins| ("MEGAPIPE_SPIN", spins)));
             // Wake-ups over TCP, which may not pay.
-            command.envs((mode == "auto" && spins.is_some()).then_some(("MEGAPIPE_ARM", "always")));
             command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", file("log"));
         }
         let mut child = command.spawn().expect("the program starts");

@@ -16,6 +16,6 @@ pub mod wire;
 
 pub use client::{Answer, Client, Doorbells, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, HoldError, OtherLoop, OwnLoop};
-pub use machine::{KernelEnd, Machine, Next, TcpPositions};
+pub use machine::{KernelEnd, Machine, Next};
 pub use place::{ConnectError, Place, SYSTEM_SOCKET};
 pub use reason::Reason;

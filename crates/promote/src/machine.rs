@@ -28,15 +28,6 @@ pub enum Next {
     End(KernelEnd),
 }
 
-/// Bytes of a kernel connection since its beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcpPositions {
-    /// That the kernel took from this end.
-    pub written: u64,
-    /// That this end took from the kernel.
-    pub consumed: u64,
-}
-
 /// The protocol of one end as a state machine, on memory that its owner keeps mapped. A clone
 /// is the end as it is now: with the words of its segment as they are now, it does the same
 /// from here on.
@@ -48,8 +39,6 @@ pub struct Machine {
     spilled: bool,
     /// Stays on TCP from here on.
     demoted: bool,
-    /// Stays on TCP until it is told otherwise.
-    resting: bool,
     /// What the peer had taken of the kernel's bytes at the last of these sends, or may have at the promotion.
     peer_took: u64,
     /// The ring was never full.
@@ -107,7 +96,6 @@ impl Machine {
             kernel_end: None,
             spilled: false,
             demoted: false,
-            resting: false,
             peer_took: written,
             is_young: true,
             patience: PATIENCE,
@@ -178,7 +166,7 @@ impl Machine {
 
     #[cold]
     fn enter_ring(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        if !kernel_idle || self.demoted || self.resting || (self.spilled && !self.end.sender.drained()?) {
+        if !kernel_idle || self.demoted || (self.spilled && !self.end.sender.drained()?) {
             return Ok(false);
         }
         let sender = &self.end.sender;
@@ -219,28 +207,6 @@ impl Machine {
     /// comes before the next byte.
     pub fn kernel_sends(&mut self) {
         self.demoted = true;
-    }
-
-    /// The ring does not pay: what follows goes to the kernel until [`Self::end_rest`]. As for
-    /// [`Self::spill`], no bell may be under way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn rest(&mut self) -> Result<(), Corrupt> {
-        self.resting = true;
-        if self.sends_to_ring() { self.spill() } else { Ok(()) }
-    }
-
-    /// The ring is tried again, as soon as the peer has come to the end of the TCP part.
-    pub fn end_rest(&mut self) {
-        self.resting = false;
-    }
-
-    /// Whether [`Self::rest`] holds.
-    #[inline]
-    pub fn is_resting(&self) -> bool {
-        self.resting
     }
 
     /// Whether the next byte to be read comes through the kernel, as of the last look.
@@ -322,9 +288,9 @@ impl Machine {
         self.end.sender.peer_ended()
     }
 
-    /// Whether the other end has closed. One that went back to TCP does not tell.
+    /// Whether the other end has closed. One that left does not tell.
     pub fn peer_has_closed(&self) -> bool {
-        self.peer_reads_no_more() && !self.peer_retires()
+        self.peer_reads_no_more() && !self.end.sender.peer_keeps_to_tcp()
     }
 
     /// As [`Self::wants_bell`], for an owner that wakes the peer at once and reports to [`Self::rang`] whether

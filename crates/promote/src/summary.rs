@@ -76,8 +76,6 @@ counters! {
     rechecks,
     /// Connections that several threads waited for at a time.
     contended,
-    /// Connections that went back to TCP since their rings did not pay.
-    retired,
     /// Connections with invalid words from the peer.
     corrupt,
     /// The last other user whose connection could not be shared, and 1; 0: none.
@@ -89,7 +87,7 @@ counters! {
 /// Bytes of a page of [`Counters`].
 pub const PAGE: usize = size_of::<Counters>();
 /// Those of them that count.
-pub const BYTES: usize = 8 * (Reason::ALL.len() + 17);
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 16);
 
 /// Why the library cannot follow an io_uring of a process, which keeps its connections on TCP (`io_uring`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,9 +252,9 @@ impl Summary {
         writeln!(
             to,
             "megapipe: {name} ({pid}): {} wake-ups sent, {} waits without sleeping, {} spins without a message, \
-             {} yields to other work, {} rings backed off, {} sleeps cut short by other threads, \
+             {} yields to other work, {} sleeps cut short by other threads, \
              {} connections with several waiters",
-            self.bells, self.spun, self.vain, self.crowded, self.retired, self.rechecks, self.contended,
+            self.bells, self.spun, self.vain, self.crowded, self.rechecks, self.contended,
         )
     }
 }

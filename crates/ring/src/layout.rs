@@ -174,8 +174,8 @@ pub(crate) struct Header {
     pub(crate) owes: AtomicU32,
     /// Calls of this end's processes that are giving the kernel bytes of a TCP part.
     pub(crate) sending: AtomicU32,
-    /// 1: the ring has not paid for long, and this end would keep to the kernel if the other did so, too.
-    pub(crate) wishes_tcp: AtomicU32,
+    /// 0. Builds before wrote 1 where both ends were to go back to TCP.
+    reserved: AtomicU32,
     /// Bytes that this end, which left, has given back: the last of them lie behind `tail`.
     pub(crate) given_back: AtomicU64,
     /// Of those of the other end, which left: how many this end has.
@@ -281,7 +281,7 @@ const _: () = {
     assert!(offset_of!(Header, at_kernel) == 96);
     assert!(offset_of!(Header, owes) == 100);
     assert!(offset_of!(Header, sending) == 104);
-    assert!(offset_of!(Header, wishes_tcp) == 108);
+    assert!(offset_of!(Header, reserved) == 108);
     assert!(offset_of!(Header, given_back) == 112);
     assert!(offset_of!(Header, got_back) == 120);
     assert!(offset_of!(Header, parts_published) == 128);

@@ -279,30 +279,6 @@ fn loom_what_is_counted_is_data_up_to_a_bell() {
     });
 }
 
-/// RETIRE-PAIR: who learns that the other end keeps to the kernel has taken what was in its ring. (That the parts
-/// are not older than the word has no model: loom delays no loads.)
-#[test]
-fn loom_who_keeps_to_tcp_hides_no_part() {
-    check(3, || {
-        let (sends, receives) = direction();
-        let (mut sender, mut receiver) = (sends.sender, receives.receiver);
-        receiver.mark_aware();
-        let writer = thread::spawn(move || {
-            assert!(sender.open_ring().unwrap());
-            assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-            assert!(sender.open_tcp().unwrap());
-            sender.keep_to_tcp();
-        });
-        let mut byte = [0];
-        while !receiver.is_plain().unwrap() {
-            receiver.read(&mut byte).unwrap();
-            thread::yield_now();
-        }
-        assert_eq!((receiver.stream(), byte), (1, [1]));
-        writer.join().unwrap();
-    });
-}
-
 /// BELL-PAIR: who was hot, is muted and looks once more sees the bytes, or is rung for.
 #[test]
 fn loom_muted_receiver_that_looks_gets_a_bell() {

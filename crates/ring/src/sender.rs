@@ -413,23 +413,7 @@ impl Sender {
     /// Nobody who uses this end opens a ring part from here on. For the end's processes ordered by the lock, as all
     /// that they leave each other.
     pub fn keep_to_tcp(&self) {
-        // RETIRE-PAIR: release the last part.
-        self.own.header().keeps_tcp.store(1, Ordering::Release);
-    }
-
-    /// Whether [`Sender::keep_to_tcp`] was called, in any process that has this end.
-    pub fn keeps_to_tcp(&self) -> bool {
-        self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0
-    }
-
-    /// Tells the other end whether this one would keep to the kernel if that one did so, too.
-    pub fn wish_tcp(&self, wishes: bool) {
-        self.own.header().wishes_tcp.store(u32::from(wishes), Ordering::Relaxed);
-    }
-
-    /// Whether the other end has told so, or keeps to the kernel already.
-    pub fn peer_wishes_tcp(&self) -> bool {
-        self.peer.header().wishes_tcp.load(Ordering::Relaxed) != 0 || self.peer_keeps_to_tcp()
+        self.own.header().keeps_tcp.store(1, Ordering::Relaxed);
     }
 
     /// Whether the other end keeps to the kernel for good.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{answers, offer};
 use crate::clock::milliseconds;
-use crate::family;
 use crate::mode;
 use crate::real;
 use crate::sockets::{self, Socket, State};
@@ -28,11 +27,6 @@ const PACE: u32 = 16;
 
 /// Messages each way before an offer, as this process's connections have taught.
 static PATIENCE: AtomicU32 = AtomicU32::new(WORTH_MESSAGES);
-
-/// How much of the family's doubt doubles the patience.
-const DOUBLES: u32 = 16;
-/// Offers of the family that have proved nothing yet double it, too: the first few go ahead.
-const SAMPLE: u32 = 8;
 
 /// A connection ends, which carried so many messages since it was offered; `None`: it was not. Nobody knows
 /// beforehand which will end soon, and had better not be promoted, but those before it tell. Of many that were
@@ -80,8 +74,7 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let bytes = socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed);
     let much = mode::is_eager() || bytes >= WORTH_BYTES;
     let patience = PATIENCE.load(Ordering::Relaxed);
-    let enough = patience << (family::doubt() / DOUBLES + family::unproven() / SAMPLE);
-    let missing = enough.saturating_sub(sent).saturating_add(enough.saturating_sub(received));
+    let missing = patience.saturating_sub(sent).saturating_add(patience.saturating_sub(received));
     if !much && missing > 0 {
         // Soon at first: a stream has enough after few messages.
         let pause = missing.min(messages.clamp(1, PACE));
@@ -112,21 +105,6 @@ fn is_brisk(socket: &Socket, messages: u32) -> bool {
 fn messages(socket: &Socket) -> u32 {
     let sent = socket.messages_sent.load(Ordering::Relaxed);
     sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed))
-}
-
-/// Messages over TCP after which rings that did not pay are tried again: each time in a row takes twice as many, up to
-/// 65,536.
-const PAUSE: u32 = 1 << 9;
-const DOUBLINGS: u32 = 7;
-
-/// Its rings did not pay, so many times in a row.
-pub(crate) fn look_much_later(socket: &Socket, times: u32) {
-    family::does_not_pay(PAUSE);
-    let pause = PAUSE << times.saturating_sub(1).min(DOUBLINGS);
-    let messages = messages(socket);
-    socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
-    socket.looked_at.store(messages, Ordering::Relaxed);
-    socket.looked_when.store(milliseconds(), Ordering::Relaxed);
 }
 
 /// Looked at again after as many messages more, if nothing comes of it now.

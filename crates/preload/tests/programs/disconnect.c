@@ -1,6 +1,6 @@
 /* connect(2) with AF_UNSPEC dissolves a connection, and the socket connects again: in every state of the connection, by
  * either end, and what each of its holders gets then.
- * also: auto; rings: given up at times */
+ * also: auto; spins: 0 */
 #include "transcript.h"
 
 #include <sys/mman.h>
@@ -79,7 +79,6 @@ static const char *const states[] = {"new", "unanswered", "few messages", "promo
                                      "unread both", "half closed there", "half closed here", "closed there", "left there",
                                      "left here", "duplicated", "woken for each message"};
 
-/* Where rings do not pay they are given up after fewer. */
 enum { WAKE_UPS = 2000 };
 
 /* Somebody else may have this end from here on, who closes it. */

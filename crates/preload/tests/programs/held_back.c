@@ -1,5 +1,5 @@
 /* MSG_MORE and TCP_CORK: what the sender asks the kernel to hold back is not readable, until it says so or some 200 ms later.
- * also: auto; rings: given up at times */
+ * also: auto; spins: 0 */
 #include "transcript.h"
 
 enum { PAIRS = 100 };

@@ -1,58 +1,10 @@
-//! The ways back to the kernel connection: both ends give up rings that do not pay, or one leaves them for somebody who knows
-//! of none.
+//! The way back to the kernel connection: an end leaves the rings for somebody who knows of none.
 
-use ring::{Corrupt, End, Lane, Leaving};
+use ring::{Corrupt, Lane, Leaving};
 
-use super::{Machine, TcpPositions};
+use super::Machine;
 
 impl Machine {
-    /// Tells the other end whether this one would give the rings up, for good, if that one did so, too: they have not paid
-    /// for long.
-    pub fn wish_to_retire(&self, wishes: bool) {
-        self.end.sender.wish_tcp(wishes);
-    }
-
-    /// Whether the other end sends through the kernel for good, or would.
-    #[inline]
-    pub fn peer_wishes_to_retire(&self) -> bool {
-        self.end.sender.peer_wishes_tcp()
-    }
-
-    /// Whether the other end sends through the kernel for good.
-    #[inline]
-    pub fn peer_retires(&self) -> bool {
-        self.end.sender.peer_keeps_to_tcp()
-    }
-
-    /// This end sends through the kernel for good; while [`Self::rest`] holds.
-    pub fn retire(&mut self) {
-        if !self.sends_to_ring() {
-            self.demoted = true;
-            self.end.sender.keep_to_tcp();
-        }
-    }
-
-    /// Whether both ends have called [`Self::retire`], and nothing of the rings is left for this one: the kernel connection
-    /// is all that it needs, and where that was read and written to, bells among it, is what this returns.
-    /// The other end may need this one's memory for longer.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn retired(&mut self) -> Result<Option<TcpPositions>, Corrupt> {
-        let End { sender, receiver } = &mut self.end;
-        let done = sender.keeps_to_tcp()
-            && sender.kernel_is_idle()
-            && !sender.peer_left()
-            && self.kernel_end.is_none()
-            && receiver.is_plain()?;
-        if done {
-            // Whatever ends the connection later is TCP's own.
-            receiver.mark_ended(true);
-        }
-        Ok(done.then(|| TcpPositions { written: sender.tcp(), consumed: receiver.tcp_lane() }))
-    }
-
     /// What the other end did not take from the ring is to be given to the kernel, too, for those to whom that may hand the
     /// connection: so many bytes, which [`Self::peek_copies`] reads. Unless that is 0 [`Self::copied`] follows, and nothing goes
     /// through the ring until they are taken. 0: there are none, or the other end has left or ended.

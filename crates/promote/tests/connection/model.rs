@@ -37,11 +37,6 @@ pub(crate) enum Act {
     SleepHot,
     /// Wakes without a reason.
     Timer,
-    /// The ring does not pay: sends through the kernel for a while, and would for good.
-    Rest,
-    EndRest,
-    /// Gives the rings up if the other end would, too, and goes back to TCP as soon as it can.
-    Retire,
     /// Ends its direction behind what was sent.
     Shutdown,
     Close,
@@ -93,7 +88,6 @@ pub(crate) struct World {
     reset_is_right: bool,
     pub(crate) spills: u32,
     pub(crate) ring_bytes: u64,
-    pub(crate) retired: u32,
 }
 
 /// The byte of a side's stream at an offset: zeros among them, which look like bells.
@@ -149,7 +143,6 @@ impl World {
             reset_is_right: false,
             spills: 0,
             ring_bytes: 0,
-            retired: 0,
         }
     }
 
@@ -178,9 +171,6 @@ impl World {
             Act::SleepCold | Act::SleepHot => {
                 input.bytes.is_empty() && !input.fin && !self.reset && end.connection.is_some()
             }
-            Act::Rest | Act::EndRest | Act::Retire => {
-                end.connection.is_some() && end.waiting.is_empty() && end.fetched.is_empty() && !self.reset
-            }
             Act::Shutdown => !end.shut && !self.reset,
             Act::Close | Act::Reset => true,
         }
@@ -206,9 +196,6 @@ impl World {
             Act::SleepCold => self.sleep_cold(side),
             Act::SleepHot => self.sleep_hot(side),
             Act::Timer => self.wake(side),
-            Act::Rest => self.rest(side),
-            Act::EndRest => self.end_rest(side),
-            Act::Retire => self.retire(side),
             Act::Shutdown => self.shutdown(side),
             Act::Close => self.close(side),
             Act::Reset => {
@@ -258,38 +245,6 @@ impl World {
                 self.ends[side].connection.as_mut().unwrap().spill().unwrap();
             }
             self.ends[side].waiting.extend(&bytes[taken..]);
-        }
-    }
-
-    fn rest(&mut self, side: usize) {
-        self.bell(side);
-        let connection = self.ends[side].connection.as_mut().unwrap();
-        connection.rest().unwrap();
-        connection.wish_to_retire(true);
-    }
-
-    fn end_rest(&mut self, side: usize) {
-        let connection = self.ends[side].connection.as_mut().unwrap();
-        connection.wish_to_retire(false);
-        connection.end_rest();
-    }
-
-    fn retire(&mut self, side: usize) {
-        let end = &mut self.ends[side];
-        let connection = end.connection.as_mut().unwrap();
-        if connection.is_resting() && connection.peer_wishes_to_retire() {
-            connection.retire();
-        }
-        let Some(positions) = connection.retired().unwrap() else { return };
-        assert_eq!(positions.written, self.pipes[side].put, "what the kernel took");
-        assert_eq!(positions.consumed, self.pipes[1 - side].taken, "what the kernel gave");
-        (end.written, end.consumed) = (positions.written, positions.consumed);
-        end.connection = None;
-        self.retired += 1;
-        if self.ends.iter().all(|end| end.connection.is_none() && end.granted.is_none()) {
-            for (end, segments) in self.ends.iter_mut().zip(segments()) {
-                end.granted = Some(segments);
-            }
         }
     }
 

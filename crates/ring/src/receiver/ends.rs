@@ -185,23 +185,6 @@ impl Receiver {
         self.peer.header().at_kernel.load(Ordering::Acquire) == BUSY
     }
 
-    /// Whether whatever the kernel has from here on is stream bytes: the other end keeps to it, and neither ring bytes nor
-    /// bells from before are left. From then on the kernel connection can be read without this.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    pub fn is_plain(&mut self) -> Result<bool, Corrupt> {
-        let peer = self.peer.header();
-        // RETIRE-PAIR: acquire the last part.
-        let keeps = peer.keeps_tcp.load(Ordering::Acquire) != 0;
-        if !keeps || peer.left.load(Ordering::Relaxed) != 0 {
-            return Ok(false);
-        }
-        self.refresh()?;
-        // No part behind this: every byte of the ring lay before it.
-        Ok(self.lane() == Lane::Tcp && self.next.is_none() && self.tcp >= self.tcp_start)
-    }
-
     /// Says whether this end reads no more; to be called before its last descriptor is closed or its kernel connection is
     /// reset, so that nobody rings on it for a loop that sleeps. False: it did not come to that.
     pub fn mark_ended(&self, ended: bool) {

@@ -1,5 +1,5 @@
-/* A program that takes its socket out of its set and puts it in again around each message, while rings are given up.
- * rings: given up at times */
+/* A program that takes its socket out of its set and puts it in again around each message, and uses it meanwhile.
+ * spins: 0 */
 #include "transcript.h"
 
 enum { ROUNDS = 5000 };
@@ -36,7 +36,7 @@ int main(void)
             done += NEED(recv(pair.client, bytes + done, 50 - done, MSG_DONTWAIT));
         }
         NEED(epoll_ctl(sets[now], EPOLL_CTL_DEL, pair.client, NULL));
-        /* What is sent now may take it back to TCP. */
+        /* In no set. */
         if (left > 1 && round % 2) {
             send_all(pair.client, bytes, 50);
             for (int done = 0; done < 50;)

@@ -1,5 +1,5 @@
-/* Messages for each of which somebody is woken: rings do not pay, both ends go back to TCP, and to new rings later.
- * rings: given up */
+/* Messages for each of which somebody is woken, where no wait looks for them.
+ * spins: 0 */
 #include "transcript.h"
 
 enum { ROUNDS = 4000, LONGEST = 300 };
@@ -133,7 +133,6 @@ static void converse(enum way asks, enum way replies)
     NEED(-pthread_join(thread, NULL));
     say("%s asks, %s replies: %ld rounds, %ld and %ld bytes", names[asks], names[replies], asker.rounds,
         asker.bytes, other.bytes);
-    /* On rings or not, the end is TCP's. */
     fcntl(pair.client, F_SETFL, 0);
     if (replies == EDGE) {
         SHOW(send(pair.client, "unread", 6, 0));
