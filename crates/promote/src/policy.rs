@@ -4,7 +4,8 @@
 //!    the other end's call to its return from the sleep; 5 to 300 us, and 25 until one was seen. (The greater half had a queue
 //!    for the core before it.)
 //! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
-//! 3. An account, of 8 W at most: each spin costs half of the time that it took, and one that finds something brings W,
+//! 3. An account, of 8 W at most: each spin costs half of the time that it took, or all of it where a yield of it ran others,
+//!    since the other end, whose answer it waits for, shares the core then; and one that finds something brings W,
 //!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
 //!    spins through its wake-ups, and takes more of the core than it saves. Of a channel, whose sleep costs more, all do.
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
@@ -196,7 +197,7 @@ impl Policy {
     /// A spin found something at `now`. Returns what it saved of a wake-up.
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
-        self.met(spin.rang, spin.spent(now))
+        self.met(spin.rang, spin.cost(now))
     }
 
     /// The same of a wait that found it in so few looks that it asked for no time.
@@ -205,17 +206,17 @@ impl Policy {
         self.met(peer == Peer::Woken, Duration::ZERO);
     }
 
-    fn met(&mut self, rang: bool, spent: Duration) -> Duration {
+    fn met(&mut self, rang: bool, cost: Duration) -> Duration {
         self.skip = 0;
         let gain = if rang && !self.through { Duration::ZERO } else { self.wake_up };
-        self.settle(nanoseconds(gain), nanoseconds(spent / 2));
+        self.settle(nanoseconds(gain), nanoseconds(cost));
         gain
     }
 
     /// A spin ended at `now`, and the wait sleeps.
     pub fn missed(&mut self, spin: &Spin, now: Duration) {
         let away = spin.away.min(self.wake_up * 2);
-        self.settle(0, nanoseconds(spin.spent(now) / 2 + away));
+        self.settle(0, nanoseconds(spin.cost(now) + away));
     }
 
     fn settle(&mut self, gain: i64, cost: i64) {
@@ -280,6 +281,12 @@ impl Spin {
     /// Whether others want the core.
     pub fn was_crowded(&self) -> bool {
         self.given_away >= GIVEN_AWAY
+    }
+
+    /// Half of what it had of its core; all of it where that is the other end's, too, which did not run meanwhile.
+    fn cost(&self, now: Duration) -> Duration {
+        let spent = self.spent(now);
+        if self.gave_away() { spent } else { spent / 2 }
     }
 
     /// What it had of its core until `now`.
@@ -414,6 +421,17 @@ mod tests {
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Yield);
         policy.missed(&spin, 21 * US);
         assert_eq!(policy.credit, -20_000);
+    }
+
+    #[test]
+    fn a_spin_costs_more_on_a_core_that_the_other_end_shares() {
+        for (ran, credit) in [(RAN_OTHERS / 2, 23_000), (10 * US, 21_000)] {
+            let mut policy = Policy::new();
+            let mut spin = policy.begin(US, Peer::Unknown).unwrap();
+            policy.yielded(&mut spin, US, US + ran);
+            policy.found(&spin, 5 * US + if spin.gave_away() { ran } else { Duration::ZERO });
+            assert_eq!(policy.credit, credit);
+        }
     }
 
     #[test]
