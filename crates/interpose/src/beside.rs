@@ -7,12 +7,12 @@ use std::slice::from_raw_parts_mut;
 
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::buffer::Room;
+use crate::buffer::Mapping;
 use crate::hidden;
 use crate::real;
 
 pub(crate) struct Beside {
-    room: Room,
+    memory: Mapping,
     /// Entries of the program.
     asked: usize,
     all: usize,
@@ -29,8 +29,8 @@ impl Beside {
 
     /// `None`: there is no memory, or they are too many.
     pub(crate) fn of(asked: impl Iterator<Item = pollfd>) -> Option<Beside> {
-        let mut beside = Beside { room: Room::take(), asked: 0, all: 0, passed: 0 };
-        let most = beside.room.words()?.len().checked_sub(Self::MOST)?;
+        let mut beside = Beside { memory: Mapping::take()?, asked: 0, all: 0, passed: 0 };
+        let most = beside.memory.words().len().checked_sub(Self::MOST)?;
         for entry in asked {
             (beside.all < most).then(|| beside.add(entry))?;
         }
@@ -48,7 +48,7 @@ impl Beside {
 
     fn entries(&mut self) -> &mut [pollfd] {
         let all = self.all;
-        let words = self.room.words().unwrap_or_default();
+        let words = self.memory.words();
         // SAFETY: `push` and `of` keep `all` below the number of words, any of which is an entry.
         unsafe { from_raw_parts_mut(words.as_mut_ptr().cast(), all) }
     }

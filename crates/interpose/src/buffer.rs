@@ -17,30 +17,36 @@ const LEAST: usize = 64;
 /// Those that nobody uses; those beyond are unmapped.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
-/// Room whose bytes may be any; given back when dropped.
+/// A mapping of ROOM bytes, which may be any; given back when dropped.
+pub(crate) struct Mapping(*mut u8);
+
+/// Room for bytes: a mapping, or a little on the stack.
 pub(crate) struct Room {
-    /// A mapping of ROOM bytes; null: there is none.
-    mapped: *mut u8,
+    mapping: Option<Mapping>,
     least: [u8; LEAST],
 }
 
-impl Room {
-    pub(crate) fn take() -> Room {
+impl Mapping {
+    /// `None`: there is no memory.
+    pub(crate) fn take() -> Option<Mapping> {
         let taken = FREE.iter().find_map(|free| {
             let is_there = !free.load(Ordering::Relaxed).is_null();
             // ROOM-PAIR: what its last user did with it is over.
             let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
             (!memory.is_null()).then_some(memory)
         });
-        let mapped = taken.or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok()).unwrap_or(null_mut());
-        Room { mapped, least: [0; LEAST] }
+        taken.or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok()).map(Mapping)
     }
 
-    /// As words, if there is a mapping.
-    pub(crate) fn words(&mut self) -> Option<&mut [u64]> {
+    pub(crate) fn words(&mut self) -> &mut [u64] {
         // SAFETY: ROOM bytes, from the beginning of a page, that are nobody else's while this lives.
-        (!self.mapped.is_null())
-            .then(|| unsafe { from_raw_parts_mut(self.mapped.cast(), ROOM / size_of::<u64>()) })
+        unsafe { from_raw_parts_mut(self.0.cast(), ROOM / size_of::<u64>()) }
+    }
+}
+
+impl Room {
+    pub(crate) fn take() -> Room {
+        Room { mapping: Mapping::take(), least: [0; LEAST] }
     }
 }
 
@@ -48,27 +54,33 @@ impl Deref for Room {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: ROOM bytes that are mapped, and nobody else's while this lives.
-        if self.mapped.is_null() { &self.least } else { unsafe { from_raw_parts(self.mapped, ROOM) } }
+        match &self.mapping {
+            // SAFETY: ROOM bytes that are mapped, and nobody else's while this lives.
+            Some(Mapping(bytes)) => unsafe { from_raw_parts(*bytes, ROOM) },
+            None => &self.least,
+        }
     }
 }
 
 impl DerefMut for Room {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`.
-        if self.mapped.is_null() { &mut self.least } else { unsafe { from_raw_parts_mut(self.mapped, ROOM) } }
+        match &mut self.mapping {
+            // SAFETY: as for `deref`.
+            Some(Mapping(bytes)) => unsafe { from_raw_parts_mut(*bytes, ROOM) },
+            None => &mut self.least,
+        }
     }
 }
 
-impl Drop for Room {
+impl Drop for Mapping {
     fn drop(&mut self) {
         let keeps = |free: &AtomicPtr<u8>| {
             // ROOM-PAIR
-            free.compare_exchange(null_mut(), self.mapped, Ordering::Release, Ordering::Relaxed).is_ok()
+            free.compare_exchange(null_mut(), self.0, Ordering::Release, Ordering::Relaxed).is_ok()
         };
-        if !self.mapped.is_null() && !FREE.iter().any(keeps) {
+        if !FREE.iter().any(keeps) {
             // SAFETY: such a mapping, which nobody uses any more.
-            unsafe { libc::munmap(self.mapped.cast(), ROOM) };
+            unsafe { libc::munmap(self.0.cast(), ROOM) };
         }
     }
 }

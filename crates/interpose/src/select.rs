@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use libc::{fd_set, pollfd, sigset_t, timespec};
 
-use crate::buffer::Room;
+use crate::buffer::Mapping;
 use crate::epoll::Limit;
 use crate::memory::{are_readable, are_writable};
 use crate::poll;
@@ -137,13 +137,13 @@ impl Ready {
     }
 }
 
-/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too. Its words lie in a [`Room`],
+/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too. Its words lie in a [`Mapping`],
 /// as a small alternate stack has none for them.
-struct Waited<'room> {
+struct Waited<'memory> {
     count: c_int,
     sets: Sets,
-    asked: [&'room mut [u64]; 3],
-    said: [&'room mut [u64]; 3],
+    asked: [&'memory mut [u64]; 3],
+    said: [&'memory mut [u64]; 3],
 }
 
 /// The places of the bits that are set.
@@ -257,13 +257,13 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     // `concerns` bounded the count.
     let bits = usize::try_from(count).unwrap_or(0);
     let words = bits.div_ceil(u64::BITS as usize);
-    let mut room = Room::take();
-    let Some(of_room) = room.words() else {
+    let Some(mut memory) = Mapping::take() else {
         real::set_errno(libc::ENOMEM);
         return -1;
     };
-    of_room[..6 * words].fill(0);
-    let mut six = of_room[..6 * words].chunks_exact_mut(words.max(1));
+    let six = &mut memory.words()[..6 * words];
+    six.fill(0);
+    let mut six = six.chunks_exact_mut(words.max(1));
     let mut three = || [(); 3].map(|()| six.next().unwrap_or_default());
     let mut waited = Waited { count, sets, asked: three(), said: three() };
     let places = [sets.read, sets.write, sets.except].map(|set| set.cast::<u8>());

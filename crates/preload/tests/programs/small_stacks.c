@@ -6,7 +6,7 @@
 #include <sys/sendfile.h>
 #include <ucontext.h>
 
-/* Of a library with assertions; without them no call takes more than 1536. */
+/* Of a library with assertions; without them none takes more than 1536. */
 enum { SIZE = 1 << 18, MORE = 2176 };
 static unsigned char *stack;
 static void *libc;
