@@ -137,8 +137,8 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             return is_done;
         }
         OP_SHUTDOWN if entry.is_certain && has_no_more_than_length(entry) && is_ours(entry.fd) => {
-            // What it refuses the kernel refuses, too.
-            return shutdown(entry.fd, entry.length as c_int) == 0;
+            // What it refuses the kernel refuses, too. On TCP what was submitted before comes first.
+            return !is_on_tcp(entry.fd) && shutdown(entry.fd, entry.length as c_int) == 0;
         }
         // What it accepts is made known by its first use.
         OP_ACCEPT => {}
@@ -146,7 +146,7 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             let length = entry.offset as socklen_t;
             connects(entry.fd, entry.address as *const sockaddr, length);
         }
-        OP_CLOSE => close(entry),
+        OP_CLOSE => return closes(entry),
         // Of a file that a ring has as well.
         OP_FILES_UPDATE | OP_FIXED_FD_INSTALL => give_up(),
         operation if OF_NO_FILE.contains(&operation) => {}
@@ -178,22 +178,35 @@ unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
     }
 }
 
-/// The kernel is about to close a descriptor, or a registered file, which is none; it closes no ring.
-fn close(entry: rings::Entry) {
+/// The kernel is about to close a descriptor, or a registered file, which is none; it closes no ring. True: it is closed.
+unsafe fn closes(entry: rings::Entry) -> bool {
     let is_registered = entry.is_of_registered_file() || entry.other_fd != 0;
     if is_registered || matches!(table::entry(entry.fd), Entry::Ring(_)) {
-        return;
+        return false;
     }
     if !entry.is_certain || entry.length != 0 || !has_no_more_than_length(entry) {
         // It may not come to that.
         leaving::leave_for(entry.fd, Reason::IoUring);
+    } else if connection(entry.fd).is_some_and(|socket| socket.state() == State::Promoted) {
+        // The next submission may be about the other end, which cannot leave its ring between this close and FIN.
+        return close(entry.fd) == 0;
     }
     local_listen::closing(entry.fd);
     descriptors::closing(entry.fd);
+    false
 }
 
 fn is_ours(fd: c_int) -> bool {
     matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_))
+}
+
+fn is_on_tcp(fd: c_int) -> bool {
+    connection(fd).is_some_and(|socket| socket.state() != State::Promoted)
+}
+
+/// A socket of this process that is connected, or was.
+fn connection(fd: c_int) -> Option<&'static Socket> {
+    table::socket(fd).filter(|socket| socket.is_connected())
 }
 
 /// The kernel reads, writes or waits for what this descriptor stands for.

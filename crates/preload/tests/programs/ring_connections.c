@@ -195,6 +195,39 @@ static void accepts(struct ring *ring)
     close(listener);
 }
 
+/* Several submissions in one call, which the kernel runs in their order. */
+static void ends_in_order(struct ring *ring)
+{
+    char room[16] = "last";
+    struct pair shut = promoted();
+    queue_bytes(ring, IORING_OP_SEND, shut.server, 1, room, 4);
+    queue_shutdown(ring, shut.server, SHUT_WR);
+    finish(ring, "a send, and a shutdown", 2);
+    SHOW(recv(shut.client, room, sizeof room, 0));
+    SHOW(recv(shut.client, room, sizeof room, 0));
+    close(shut.client);
+    close(shut.server);
+
+    struct pair closed = promoted();
+    SHOW(send(closed.server, "first", 5, 0));
+    queue(ring, IORING_OP_CLOSE, closed.server, 1);
+    queue_bytes(ring, IORING_OP_READ, closed.client, 2, room, sizeof room)->off = -1;
+    finish(ring, "a close, and a read of the other end", 2);
+    show_bytes("bytes", room, 5);
+    SHOW(recv(closed.client, room, sizeof room, 0));
+    close(closed.client);
+
+    struct pair sent = promoted();
+    SHOW(send(sent.server, "first", 5, 0));
+    queue_bytes(ring, IORING_OP_SEND, sent.server, 1, " last", 5);
+    queue(ring, IORING_OP_CLOSE, sent.server, 2);
+    queue_bytes(ring, IORING_OP_READ, sent.client, 3, room, sizeof room)->off = -1;
+    finish(ring, "a send, a close, and a read of the other end", 3);
+    show_bytes("bytes", room, 10);
+    SHOW(recv(sent.client, room, sizeof room, 0));
+    close(sent.client);
+}
+
 /* A connection that has ended over unread bytes goes on in its set. */
 static void outlives(struct ring *ring)
 {
@@ -236,6 +269,7 @@ static void tries(struct ring *ring)
     connects(ring, 0);
     connects(ring, SOCK_NONBLOCK);
     shuts_down(ring);
+    ends_in_order(ring);
     outlives(ring);
 }
 
