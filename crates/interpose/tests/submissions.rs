@@ -30,6 +30,32 @@ fn submissions_lose_nothing() {
     }
 }
 
+/// By a worker of the kernel's, or beside one: a read then has bytes of a write whose completion comes behind its own.
+#[test]
+fn what_is_read_may_complete_before_what_wrote_it() {
+    hostile::prepare();
+    const SENDS_ONE: [u8; 3] = [0, 1, 0];
+    const BATCH_OF_FOUR: [u8; 3] = [8, 0, 3];
+    // End 1 writes by a worker, ends 2 and 3 write meanwhile, and end 0 reads.
+    let write_by_worker = [[1, 3, 47, 0], [2, 0, 255, 0], [3, 0, 255, 0], [0, 0, 229, 3]];
+    // End 0 reads by a worker while end 1 writes, and 2 and 3 do.
+    let read_by_worker = [[0, 3, 229, 3], [1, 0, 47, 0], [2, 0, 255, 0], [3, 0, 255, 0]];
+    const OF_NO_MORE: [u8; 1] = [1];
+    const EMPTIES_OTHERS: [u8; 6] = [4, 2, 255, 4, 3, 255];
+    let mut ran = 0;
+    for form in 0..hostile::FORMS.len() as u8 {
+        for batch in [write_by_worker, read_by_worker] {
+            let round =
+                [&SENDS_ONE[..], &BATCH_OF_FOUR, batch.as_flattened(), &OF_NO_MORE, &EMPTIES_OTHERS].concat();
+            let script = [&[form][..], &round.repeat(200)].concat();
+            ran += run(&script, &format_args!("form {form}"));
+        }
+    }
+    if ran == 0 {
+        println!("SKIPPED what_is_read_may_complete_before_what_wrote_it: io_uring is not permitted here");
+    }
+}
+
 /// In a process of its own: what a submission ends, it ends for the process. Returns how many ran: 0 if there is no ring for it.
 fn run(script: &[u8], name: &dyn std::fmt::Display) -> u32 {
     const NO_RING: i32 = 2;

@@ -22,7 +22,7 @@ const SEND: u8 = 26;
 const RECV: u8 = 27;
 const EPOLL_CTL: u8 = 29;
 const SHUTDOWN: u8 = 34;
-const FORMS: [u32; 6] = [0, 1 << 16, 1 << 10, 1 << 7, 1 << 8 | 1 << 9, 1 << 12 | 1 << 13];
+pub(crate) const FORMS: [u32; 6] = [0, 1 << 16, 1 << 10, 1 << 7, 1 << 8 | 1 << 9, 1 << 12 | 1 << 13];
 const ENTRIES: u32 = 8;
 /// Of one submission: as it is, by a worker of the kernel's, and what orders it.
 const FLAGS: [u8; 8] = [0, 0, 0, 1 << 4, 1 << 2, 1 << 1, 1 << 3, 0];
@@ -199,13 +199,18 @@ impl World {
         // Also more than there are.
         let more = if script.below(8) == 0 { 3 } else { 0 };
         let mut left = count as u32;
+        let mut results = [0; ENTRIES as usize];
         let mut submitted = self.ring.submit(left + more, 0);
         for _ in 0..PATIENCE_MS {
             while let Some((data, result)) = self.ring.completed() {
-                self.came(asked[data as usize], data as usize, result);
+                results[data as usize] = result;
                 left -= 1;
             }
             if left == 0 {
+                // A read may complete before the write whose bytes it has.
+                let is_send = |data: &usize| matches!(asked[*data], Asked::Send(_));
+                let (sends, others): (Vec<usize>, Vec<usize>) = (0..count).partition(is_send);
+                sends.into_iter().chain(others).for_each(|data| self.came(asked[data], data, results[data]));
                 return;
             }
             if submitted < count as u32 {
