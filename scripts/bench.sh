@@ -70,7 +70,7 @@ record tcp tcp --seconds "$PAIR_SECONDS"
 
 # Servers of the distribution, unmodified, as far as they are installed. A figure that is missed, or a server that fails,
 # does not end the suite: the table says so.
-record apps apps --apps redis,memcached,nginx,haproxy,postgres,overhead --seconds "$SECONDS_EACH"
+record apps apps --apps redis,memcached,nginx,haproxy,postgres,mariadb,overhead --seconds "$SECONDS_EACH"
 # Clients in Python, Java and PHP and servers behind proxies, also at half of what plain TCP bears.
 record ordinary apps --apps redis-py,psycopg2,jdbc,phpredis,grpc,gunicorn,haproxy-node --placements two-cores --transports megapipe \
     --open-loop --seconds "$PAIR_SECONDS"

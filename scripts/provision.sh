@@ -19,8 +19,8 @@ TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 # PROGRAM:PACKAGE
 DEMO=(redis-server:redis-server redis-benchmark:redis-tools nginx:nginx wrk:wrk)
 TEST=(memcached:memcached memcaslap:libmemcached-tools ab:apache2-utils)
-CLIENTS=(redis memcached nginx wrk haproxy postgresql nodejs gunicorn python3-redis python3-psycopg2 python3-grpcio
-    default-jdk-headless libpostgresql-jdbc-java php-cli php-redis)
+CLIENTS=(redis memcached nginx wrk haproxy postgresql mariadb-server sysbench nodejs gunicorn python3-redis python3-psycopg2
+    python3-grpcio default-jdk-headless libpostgresql-jdbc-java php-cli php-redis)
 CHECKS=(c++:g++ python3:python3 valgrind:valgrind groff:groff-base shellcheck:shellcheck)
 
 note() { printf '%s\n' "$*" >&2; }

@@ -50,7 +50,7 @@ use server::{Database, Part, Product, Server, Site};
 /// What to measure.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// What to measure: redis, memcached, nginx, haproxy and postgres with their usual load generators;
+    /// What to measure: redis, memcached, nginx, haproxy, postgres and mariadb with their usual load generators;
     /// redis-py, psycopg2 and grpc with clients in Python; jdbc, PostgreSQL with one in Java; phpredis, Redis with
     /// one in PHP; gunicorn behind nginx; haproxy-node, HAProxy before Node.js; waits, threads of this program that
     /// wait by one call; and overhead, which is what the library costs programs that it does nothing for
@@ -59,14 +59,14 @@ pub struct Plan {
     #[arg(default_values_t = App::ALL.to_vec())]
     apps: Vec<App>,
     /// What the clients do: get (redis, memcached, redis-py, phpredis), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
-    /// select (postgres, psycopg2, jdbc), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
+    /// select (postgres, mariadb, psycopg2, jdbc), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
     /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), short (one request on each of 50
     /// connections at a time, or of --connections), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
     /// Concurrent connections, or threads of a client in Python or Java, or processes of one in PHP, up to 500, where
     /// an operation has no number of its own
-    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for jdbc, phpredis and waits]
+    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for mariadb, jdbc, phpredis and waits]
     #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
     #[arg(value_parser = whole(1..=500_u32))]
     connections: Vec<u32>,
@@ -243,7 +243,7 @@ struct Run<'plan> {
     plan: &'plan Plan,
     stop: &'plan AtomicBool,
     product: Product,
-    database: Option<Database>,
+    databases: HashMap<&'static str, Database>,
     /// Requests per second of plain TCP in the first round, of each closed loop.
     plain: HashMap<Case, f64>,
     /// Measurements begun.
@@ -289,7 +289,7 @@ impl<'plan> Run<'plan> {
             plan,
             stop,
             product,
-            database: None,
+            databases: HashMap::new(),
             plain: HashMap::new(),
             number: 0,
             _monitor: monitor,
@@ -318,10 +318,12 @@ impl<'plan> Run<'plan> {
             client_cpus,
             stop: self.stop,
         };
-        if case.app.facts().has_database && self.database.is_none() {
-            self.database = Some(Database::new(&site)?);
+        if let Some(name) = case.app.facts().database {
+            if !self.databases.contains_key(name) {
+                self.databases.insert(name, Database::new(name, &site)?);
+            }
+            site.database = self.databases.get(name);
         }
-        site.database = self.database.as_ref().filter(|_| case.app.facts().has_database);
         let time = plan.window * 20 + Duration::from_secs(120);
         let _crowd = case.placement.crowd(&plan.cpus, time)?;
         let server = Server::start(*case, &site)?;

@@ -19,6 +19,8 @@ names! {
         Haproxy = "haproxy",
         /// PostgreSQL, asked by pgbench.
         Postgres = "postgres",
+        /// MariaDB, asked by sysbench. Its rings are for files (`--io-uring files`).
+        Mariadb = "mariadb",
         /// redis-server, asked by redis-py from some threads.
         RedisPy = "redis-py",
         /// PostgreSQL, asked by psycopg2 from some threads.
@@ -47,7 +49,7 @@ names! {
         Get = "get",
         /// A response from memory is fetched, again and again on each connection.
         KeepAlive = "keep-alive",
-        /// pgbench's select-only transaction, again and again on each connection.
+        /// One row is read, by pgbench's select-only transaction or sysbench's oltp_point_select, again and again on each connection.
         Select = "select",
         /// A value of 1 MiB is read, again and again by each thread.
         Large = "large",
@@ -129,6 +131,16 @@ pub struct Case {
 pub(super) const MEMCACHED_PRELOAD: &str = "libmegapipe-memcached.so";
 pub(super) const NGINX_MODULE: &str = "ngx_megapipe_module.so";
 
+/// sysbench's task, and the table that the server is filled with.
+pub(super) const SYSBENCH: [&str; 6] = [
+    "oltp_point_select",
+    "--db-driver=mysql",
+    "--mysql-user=root",
+    "--mysql-db=sbtest",
+    "--tables=1",
+    "--table-size=10000",
+];
+
 /// Bytes that a request fetches unless users choose.
 pub(super) const USUAL_SIZE: u32 = 64;
 
@@ -144,6 +156,7 @@ pub(super) enum Client {
     RedisBenchmark,
     Wrk,
     Pgbench,
+    Sysbench,
     /// `scripts/client.py`.
     Python,
     /// `scripts/Client.java`.
@@ -164,8 +177,8 @@ pub(super) struct Facts {
     /// Concurrent connections, or threads of the client, unless users choose.
     pub(super) connections: &'static [u32],
     pub(super) has_unix_socket: bool,
-    /// Whether it keeps files that are made once for a run.
-    pub(super) has_database: bool,
+    /// The server of tests/programs.toml whose files are made once for a run, if it keeps some.
+    pub(super) database: Option<&'static str>,
 }
 
 impl App {
@@ -177,6 +190,7 @@ impl App {
             App::Nginx => (&[KeepAlive, Short, Idle], &["nginx", "wrk"]),
             App::Haproxy => (&[KeepAlive, Short, Idle], &["haproxy", "nginx", "wrk"]),
             App::Postgres => (&[Select, Short], &["initdb", "postgres", "pgbench"]),
+            App::Mariadb => (&[Select], &["mariadbd", "mariadb", "sysbench"]),
             App::RedisPy => (&[Get, Large, Pipeline, Publish], &["redis-server", "python3", "python3-redis"]),
             App::Psycopg2 => (&[Select], &["initdb", "postgres", "pgbench", "python3", "python3-psycopg2"]),
             // The Java compiler, since the client is a source file.
@@ -195,6 +209,7 @@ impl App {
             App::Memcached => (Client::Own, MANY), // distributions have no load generator for it
             App::Nginx | App::Haproxy => (Client::Wrk, MANY),
             App::Postgres => (Client::Pgbench, MANY),
+            App::Mariadb => (Client::Sysbench, THREADS),
             App::RedisPy | App::Psycopg2 | App::Grpc | App::Overhead => (Client::Python, FEW),
             App::Jdbc => (Client::Java, THREADS),
             App::Phpredis => (Client::Php, THREADS),
@@ -202,9 +217,13 @@ impl App {
             App::Waits => (Client::Waits, THREADS),
         };
         // wrk has TCP only, and so have the clients in Python, Java and PHP.
-        let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres);
-        let has_database = matches!(self, App::Postgres | App::Psycopg2 | App::Jdbc);
-        Facts { operations, programs, client, connections, has_unix_socket, has_database }
+        let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres | App::Mariadb);
+        let database = match self {
+            App::Postgres | App::Psycopg2 | App::Jdbc => Some("postgres"),
+            App::Mariadb => Some("mariadb"),
+            _ => None,
+        };
+        Facts { operations, programs, client, connections, has_unix_socket, database }
     }
 
     /// What its clients can do.
@@ -240,6 +259,7 @@ impl Client {
             Client::RedisBenchmark => "redis-benchmark",
             Client::Wrk => "wrk",
             Client::Pgbench => "pgbench",
+            Client::Sysbench => "sysbench",
             Client::Python => "python3",
             Client::Java => "java",
             Client::Php => "php",

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use super::app::{App, Case, Client, Operation, Transport};
+use super::app::{App, Case, Client, Operation, SYSBENCH, Transport};
 use super::output::{self, report};
 use super::programs::JDBC;
 use super::server::{Part, Server, Site, UNIX_PORT};
@@ -50,6 +50,7 @@ pub(super) fn measure(
         Client::RedisBenchmark => run.redis_benchmark(),
         Client::Wrk => run.wrk(),
         Client::Pgbench => run.pgbench(),
+        Client::Sysbench => run.sysbench(),
         Client::Python => run.script("python3", &[], PYTHON),
         // Without its file of performance counters in /tmp.
         Client::Java => run.script("java", &["-XX:-UsePerfData", "-cp", JDBC], JAVA),
@@ -143,6 +144,24 @@ impl Run<'_> {
         measured
     }
 
+    fn sysbench(&self) -> Result<Measured, Reason> {
+        let mut command = self.site.program("sysbench", Part::Client)?;
+        command.args(SYSBENCH).args(["--percentile=99", "--histogram=on"]);
+        match &self.server.target {
+            Target::Tcp(address) => {
+                command.args(["--mysql-host=127.0.0.1", &format!("--mysql-port={}", address.port())])
+            }
+            Target::Unix(path) => command.arg(format!("--mysql-socket={}", path.display())),
+        };
+        command.arg(format!("--threads={}", self.case.connections));
+        command.arg(format!("--time={}", self.whole_seconds()));
+        if let Some(rate) = self.rate {
+            command.arg(format!("--rate={}", rate.round().max(1.0)));
+        }
+        command.arg("run");
+        self.run(command, output::sysbench)
+    }
+
     /// Has PostgreSQL read the table into memory of its own.
     fn fill_memory(&self) -> Result<(), Reason> {
         let plain = Site { transport: Transport::Unix, ..*self.site };
@@ -153,7 +172,7 @@ impl Run<'_> {
     }
 
     fn script(&self, interpreter: &str, flags: &[&str], script: &str) -> Result<Measured, Reason> {
-        if self.case.app.facts().has_database {
+        if self.case.app.facts().database.is_some() {
             self.fill_memory()?;
         }
         let mut command = self.site.program(interpreter, Part::Client)?;
@@ -233,7 +252,7 @@ impl Run<'_> {
         Ok(Measured { load, server_cpu, client_cpu })
     }
 
-    /// wrk and pgbench take no others.
+    /// wrk, pgbench and sysbench take no others.
     fn whole_seconds(&self) -> u64 {
         (self.window.as_secs_f64().round() as u64).max(1)
     }

@@ -76,6 +76,40 @@ pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) ->
     }
 }
 
+/// `sysbench --histogram=on`.
+pub(super) fn sysbench(text: &str) -> Result<Report, String> {
+    let value = |start: &str| text.lines().find_map(|line| line.trim().strip_prefix(start));
+    let errors = value("ignored errors:").and_then(|rest| number(rest.split_whitespace().next()?));
+    if errors.unwrap_or_default() > 0.0 {
+        return Err(format!("sysbench: {} queries failed", errors.unwrap_or_default()));
+    }
+    let (Some(requests), Some(rate)) = value("queries:")
+        .and_then(|rest| rest.split_once('('))
+        .map(|(count, rate)| (number(count), rate.split_whitespace().next().and_then(number)))
+        .unwrap_or_default()
+    else {
+        return Err(unknown("sysbench", text));
+    };
+    // A value in milliseconds, stars, and how often it was.
+    let buckets = text.lines().filter_map(|line| {
+        let (value, rest) = line.split_once('|')?;
+        Some((number(value)? * 1e3, number(rest.split_whitespace().last()?)?))
+    });
+    let buckets = buckets.collect::<Vec<_>>();
+    let all = buckets.iter().map(|(_, count)| count).sum::<f64>();
+    let at = |share: f64| {
+        let mut seen = 0.0;
+        let holds = |(_, count): &&(f64, f64)| {
+            seen += count;
+            seen >= all * share
+        };
+        buckets.iter().find(holds).map(|(value, _)| *value)
+    };
+    let p999_us = at(0.999).filter(|_| all >= 1000.0); // else it would be their maximum
+    let (p50_us, p99_us) = (at(0.5), at(0.99));
+    Ok(Report { requests_per_s: rate, requests, p50_us, p99_us, p999_us, ..Report::default() })
+}
+
 /// The connections that were promoted, of each summary.
 pub(super) fn promoted(log: &str) -> Vec<u64> {
     let counts = log.lines().filter_map(|line| {
@@ -179,6 +213,35 @@ tps = 38679.735513 (without initial connection time)
         let failed = PGBENCH.replace("transactions: 0 (0.000%)", "transactions: 3 (0.010%)");
         assert!(pgbench(&failed, "".lines()).unwrap_err().contains("3 transactions"));
         assert!(pgbench("pgbench: error: connection failed\n", "".lines()).is_err());
+    }
+
+    const SYSBENCH: &str = "\
+Latency histogram (values are in milliseconds)
+       value  ------------- distribution ------------- count
+       0.018 |**********************************       800
+       0.047 |**                                       180
+       0.104 |                                         15
+       3.245 |                                         5
+ \nSQL statistics:
+    queries performed:
+        read:                            1000
+        write:                           0
+        other:                           0
+        total:                           1000
+    transactions:                        1000   (69211.42 per sec.)
+    queries:                             1000   (69211.42 per sec.)
+    ignored errors:                      0      (0.00 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+";
+
+    #[test]
+    fn sysbench_tells_a_rate_and_its_histogram_the_times() {
+        let load = sysbench(SYSBENCH).unwrap();
+        assert_eq!((load.requests_per_s, load.requests), (69211.42, 1000.0));
+        assert_eq!((load.p50_us, load.p99_us, load.p999_us), (Some(18.0), Some(104.0), Some(3245.0)));
+        let failed = SYSBENCH.replace("errors:                      0 ", "errors:                      3 ");
+        assert!(sysbench(&failed).unwrap_err().contains("3 queries"));
+        assert!(sysbench("FATAL: unable to connect to MySQL server\n").unwrap_err().contains("unable"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use testkit::programs::{Program, find};
 
-use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, Operation, Transport, USUAL_SIZE};
+use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, Operation, SYSBENCH, Transport, USUAL_SIZE};
 use super::waits::Waits;
 use crate::Reason;
 use crate::cpu::CpuSet;
@@ -140,6 +140,7 @@ impl Server {
             App::Nginx => nginx(RETURN_PAGE, site),
             App::Haproxy => haproxy(nginx(RETURN_PAGE, site)?, site),
             App::Postgres | App::Psycopg2 | App::Jdbc => postgres(site),
+            App::Mariadb => start("mariadb", site, &[], &[]),
             App::Grpc => start("grpc", site, &[], &[]),
             App::Gunicorn => {
                 let behind = start("gunicorn", site, &[], &[])?;
@@ -189,6 +190,9 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
         if name == "memcached" {
             command.env("LD_PRELOAD", channels.join(MEMCACHED_PRELOAD));
         }
+    }
+    if name == "mariadb" {
+        command.env("MEGAPIPE_IO_URING", "files"); // InnoDB's
     }
     // After SIGINT PostgreSQL does not wait for its clients.
     let ending = if program.ready.is_some() { libc::SIGINT } else { libc::SIGTERM };
@@ -247,33 +251,49 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Makes one and fills it. PostgreSQL refuses to run as root: then it runs as `postgres`.
-    pub(super) fn new(site: &Site<'_>) -> Result<Self, Reason> {
+    /// Makes one of this server and fills it. Both refuse to run as root: then they run as users of their own.
+    pub(super) fn new(name: &str, site: &Site<'_>) -> Result<Self, Reason> {
+        let own_user = if name == "mariadb" { "mysql" } else { "postgres" };
         let user = match rustix::process::geteuid().is_root() {
             true => Some(
-                sys::user::number("postgres")?
-                    .ok_or("PostgreSQL does not run as root, and there is no user postgres")?,
+                sys::user::number(own_user)?
+                    .ok_or_else(|| format!("{name} does not run as root, and there is no user {own_user}"))?,
             ),
             false => None,
         };
-        let folder = site.folder.join("postgres");
+        let folder = site.folder.join(name);
         DirBuilder::new().mode(0o700).create(&folder)?;
         if let Some(user) = user {
             chown(&folder, Some(user), None)?;
         }
         let database = Self { folder, user };
         let site = Site { database: Some(&database), transport: Transport::Unix, ..*site };
-        let prepare = Program::new("postgres", &database.folder, 0, &[])?.prepare;
-        let mut initdb = site.program(&prepare[0], Part::Server)?;
-        initdb.args(&prepare[1..]);
-        Process::start(initdb, site.folder, site.server_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
-        let _server = postgres(&site)?;
-        let mut fill = site.program("pgbench", Part::Client)?;
-        fill.arg("-h").arg(&database.folder);
-        fill.args(["-p", UNIX_PORT, "-U", "postgres", "-i", "-q", "postgres"]);
-        Process::start(fill, site.folder, site.client_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
+        let prepare = Program::new(name, &database.folder, 0, &[])?.prepare;
+        let mut made = site.program(&prepare[0], Part::Server)?;
+        made.args(&prepare[1..]);
+        Process::start(made, site.folder, site.server_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
+        let server = if name == "mariadb" { start(name, &site, &[], &[])? } else { postgres(&site)? };
+        for command in fillers(name, &server.target, &site)? {
+            Process::start(command, site.folder, site.client_cpus, libc::SIGTERM)?
+                .finish(PATIENCE, site.stop)?;
+        }
         Ok(database)
     }
+}
+
+/// What fills a new database, one after the other.
+fn fillers(name: &str, target: &Target, site: &Site<'_>) -> Result<Vec<Command>, Reason> {
+    let Target::Unix(path) = target else { return Err("it is filled over its UNIX socket".into()) };
+    if name == "mariadb" {
+        let mut create = site.program("mariadb", Part::Client)?;
+        create.args(["--no-defaults", "-u", "root", "-e", "create database sbtest", "--socket"]).arg(path);
+        let mut fill = site.program("sysbench", Part::Client)?;
+        fill.args(SYSBENCH).arg(format!("--mysql-socket={}", path.display())).arg("prepare");
+        return Ok(vec![create, fill]);
+    }
+    let mut fill = site.program("pgbench", Part::Client)?;
+    fill.arg("-h").arg(path).args(["-p", UNIX_PORT, "-U", "postgres", "-i", "-q", "postgres"]);
+    Ok(vec![fill])
 }
 
 fn postgres(site: &Site<'_>) -> Result<Server, Reason> {

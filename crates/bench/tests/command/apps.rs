@@ -107,6 +107,7 @@ measured! {
     nginx_is_measured: Nginx, ["short"], OneCore, &["tcp", "megapipe"];
     haproxy_is_measured: Haproxy, ["keep-alive"], OneCore, PLAIN;
     postgres_is_measured: Postgres, ["select"], OneCore, WITH_UNIX;
+    mariadb_is_measured: Mariadb, ["select"], OneCore, WITH_UNIX;
     redis_py_is_measured: RedisPy, ["get", "large", "pipeline", "publish"], OneCore, PLAIN;
     psycopg2_is_measured: Psycopg2, ["select"], OneCore, PLAIN;
     jdbc_is_measured: Jdbc, ["select"], OneCore, PLAIN;
@@ -179,7 +180,7 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
     for (arguments, words) in [
         (
             &["--apps", "sendmail"][..],
-            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, jdbc, phpredis, grpc, gunicorn, haproxy-node, waits, overhead",
+            "redis, memcached, nginx, haproxy, postgres, mariadb, redis-py, psycopg2, jdbc, phpredis, grpc, gunicorn, haproxy-node, waits, overhead",
         ),
         (&["--operations", "think"], "keep-alive"),
         (&["--placements", "asleep"], "two-cores, one-core, either, oversubscribed"),
