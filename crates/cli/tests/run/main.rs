@@ -16,6 +16,7 @@ mod places;
 mod promotion;
 mod reasons;
 mod recorder;
+mod rings;
 mod shots;
 mod succession;
 mod support;
