@@ -142,17 +142,22 @@ def free_port():
 def memcached(environment, *arguments):
     user = ["-u", "root"] if os.geteuid() == 0 else []
     command = ["memcached", *user, "-t", "2", "-c", "1000", *arguments]
-    # It says of each connection that was reset that it was.
-    process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-        assert process.poll() is None, "memcached has ended"
-    finally:
-        process.terminate()
-        process.wait(LIMIT)
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=said)
+        try:
+            yield process
+            assert process.poll() is None, "memcached has ended"
+        except BaseException:
+            # The loader's words, too. It says of each connection that was reset that it was.
+            said.seek(0)
+            sys.stderr.write(said.read().decode(errors="replace")[-2000:])
+            raise
+        finally:
+            process.terminate()
+            process.wait(LIMIT)
 
 
-def connector(family, address):
+def connector(process, family, address):
     def connect():
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.settimeout(LIMIT)
@@ -162,7 +167,7 @@ def connector(family, address):
                 connection.connect(address)
                 return connection
             except OSError:
-                if time.monotonic() > end:
+                if time.monotonic() > end or process.poll() is not None:
                     raise
                 time.sleep(0.02)
     return connect
@@ -171,7 +176,7 @@ def connector(family, address):
 def run(environment, folder):
     port = free_port()
     with memcached(environment, "-l", "127.0.0.1", "-p", str(port), "-U", str(port)) as process:
-        connect = connector(socket.AF_INET, ("127.0.0.1", port))
+        connect = connector(process, socket.AF_INET, ("127.0.0.1", port))
         answers = talk(connect)
         large_values(connect)
         flood(connect)
@@ -180,8 +185,8 @@ def run(environment, folder):
         if environment:
             check_channels(process.pid, environment["MEGAPIPE_ENGINE"])
     path = str(folder / "memcached.sock")
-    with memcached(environment, "-s", path):
-        compare(answers, talk(connector(socket.AF_UNIX, path)))
+    with memcached(environment, "-s", path) as process:
+        compare(answers, talk(connector(process, socket.AF_UNIX, path)))
     return answers
 
 

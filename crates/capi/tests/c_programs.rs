@@ -70,6 +70,40 @@ fn memcached_runs_on_channels() {
     ported("memcached", "memcached", "/usr/include/event2/event.h", "libevent-dev");
 }
 
+/// memcached ends before it serves: the test waited for it, and hid what the loader had said.
+#[test]
+fn a_port_says_what_the_loader_lacks() {
+    const NAME: &str = "a_port_says_what_the_loader_lacks";
+    if let Some(lacks) = ["memcached", "python3", "cc"].into_iter().find(|program| !has_program(program)) {
+        println!("SKIPPED {NAME}: {lacks} is not installed");
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(NAME);
+    fs::create_dir_all(&folder).expect("a directory");
+    let made = |name: &str, text: &str, needed: Option<&Path>| {
+        let (source, library) = (folder.join("source.c"), folder.join(name));
+        fs::write(&source, text).expect("writable");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .args(needed)
+            .status();
+        assert!(built.expect("cc runs").success());
+        library
+    };
+    let needed = made("libmegapipe-absent.so", "int mp_absent(void) { return 0; }\n", None);
+    let text = "int mp_absent(void);\nint mp_port(void) { return mp_absent(); }\n";
+    let preload = made("port.so", text, Some(&needed));
+    fs::remove_file(&needed).expect("it was there");
+    let tried = Command::new("python3")
+        .arg(root().join("examples/memcached/test.py"))
+        .arg(preload)
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&tried.stderr);
+    assert!(!tried.status.success() && said.contains("libmegapipe-absent.so: cannot open"), "{said}");
+}
+
 #[test]
 fn nginx_runs_on_channels() {
     ported("nginx", "nginx", "/usr/share/nginx/src/configure", "nginx-dev");
