@@ -150,9 +150,9 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Who {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "numbers")]
     pub(crate) uid: Option<Vec<u32>>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "numbers")]
     pub(crate) gid: Option<Vec<u32>>,
     pub(crate) cgroup: Option<ControlGroup>,
 }
@@ -169,12 +169,48 @@ fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
     Ok(Some(list))
 }
 
+/// The same of users or groups.
+fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, D::Error> {
+    let numbers: Option<Vec<Number>> = some(deserializer)?;
+    Ok(numbers.map(|numbers| numbers.into_iter().map(|Number(number)| number).collect()))
+}
+
+/// A user or group by its number, as the kernel has it: names may be another host's or container's.
+struct Number(u32);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Number, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Number;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(
+                    "a number, which `id -u NAME` says of a user and `getent group NAME` of a group",
+                )
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Number, E> {
+                u32::try_from(value)
+                    .map(Number)
+                    .map_err(|_| E::invalid_value(Unexpected::Signed(value), &self))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
 impl Policy {
     /// Reads a policy.
     pub fn load(path: &Path) -> Result<Policy, PolicyError> {
         let text = std::fs::read_to_string(path)
             .map_err(|cause| PolicyError::Unreadable { path: path.into(), cause })?;
         Policy::parse(&text, path)
+    }
+
+    /// Whether a `deny` rule may concern the programs of a user.
+    pub fn denies(&self, user: u32) -> bool {
+        self.deny.iter().any(|rule| rule.one.names(user) || rule.other.names(user))
     }
 
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Policy, PolicyError> {
@@ -343,6 +379,13 @@ mod tests {
                 let text = refusal(&format!("[[{rule}]]\none = {{}}\n[{rule}.other]\n{wrong}\n"));
                 assert!(text.contains("line 4") && text.contains("the key"), "{text}");
             }
+        }
+        for wrong in ["uid = [\"nobody\"]", "gid = [\"nogroup\"]", "uid = [-1]", "uid = [4294967296]"] {
+            let text = refusal(&format!("[[allow]]\none = {{}}\nother = {{ {wrong} }}\n"));
+            assert!(
+                text.contains("line 3") && text.contains("expected a number, which `id -u NAME`"),
+                "{text}"
+            );
         }
         assert!(refusal("[limits]\nsegment_size = 5000\n").contains("multiple of 4096"));
         assert!(refusal("[limits]\noffers_burst = 0\n").contains("at least 1"));
