@@ -557,7 +557,7 @@ impl Meeting {
                 pid = client.pid,
                 name = client.name(),
                 other,
-                remedy = format_args!("sudo megapipe setup --allow {}:{other}", client.subject.uid),
+                remedy = self.policy_source.remedy(client.subject.uid, other),
                 "a connection with another user's program stays on TCP"
             );
         }

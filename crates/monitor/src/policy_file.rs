@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use promote::client::POLICY_FILE;
+
 use crate::policy::{Policy, PolicyError};
 
 /// A policy file.
@@ -24,6 +26,20 @@ pub(crate) struct Source {
     pub(crate) path: Option<PathBuf>,
     /// The file has changed since, and cannot be used as it is.
     pub(crate) outdated: bool,
+}
+
+impl Source {
+    /// What lets programs of two users share. `megapipe setup` writes the usual file alone.
+    pub(crate) fn remedy(&self, one: u32, other: u32) -> String {
+        match &self.path {
+            Some(path) if path != Path::new(POLICY_FILE) => {
+                let rule =
+                    format!("allow = [{{ one = {{ uid = [{one}] }}, other = {{ uid = [{other}] }} }}]");
+                format!("{rule} in {}", path.display())
+            }
+            _ => format!("sudo megapipe setup --allow {one}:{other}"),
+        }
+    }
 }
 
 /// Device, inode, size and time of the last change of the contents (seconds, nanoseconds).
@@ -71,6 +87,18 @@ fn stamp(path: &Path) -> Option<Stamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lets_users_share_goes_into_the_file_that_the_monitor_follows() {
+        let of =
+            |path: Option<&str>| Source { path: path.map(PathBuf::from), outdated: false }.remedy(26, 33);
+        assert_eq!(of(None), "sudo megapipe setup --allow 26:33");
+        assert_eq!(of(Some(POLICY_FILE)), "sudo megapipe setup --allow 26:33");
+        let own = of(Some("/srv/policy.toml"));
+        let (rule, path) = own.split_once(" in ").unwrap();
+        assert_eq!(path, "/srv/policy.toml");
+        assert!(Policy::parse(rule, Path::new("p")).is_ok(), "{rule}");
+    }
 
     #[test]
     fn it_changes_when_it_comes_is_written_is_replaced_or_goes() {

@@ -203,7 +203,27 @@ impl Reach {
 
     fn setup(&self) -> String {
         let user = user_name(self.user);
-        format!("sudo megapipe setup --allow {user}   (or {user}:OTHER, for the user at the other end)")
+        let command = || {
+            format!("sudo megapipe setup --allow {user}   (or {user}:OTHER, for the user at the other end)")
+        };
+        self.policy_to_edit().unwrap_or_else(command)
+    }
+
+    /// What lets this user's programs share, where `megapipe setup --allow` does not: it adds an allow rule, to the usual file.
+    pub(super) fn policy_to_edit(&self) -> Option<String> {
+        let file = self.allowed.map(|allowed| allowed.source.to_string()).filter(|file| !file.is_empty())?;
+        let (user, usual) = (described(self.user), file == POLICY_FILE);
+        // Of one that this user cannot read nothing is known.
+        if Policy::load(Path::new(&file)).is_ok_and(|policy| policy.denies(self.user)) {
+            return Some(format!(
+                "change the deny rules of {file} that concern user {user}: no allow rule overrules them"
+            ));
+        }
+        (!usual).then(|| {
+            format!(
+                "add an allow rule for user {user} to {file}, which this monitor follows (docs/monitor.md)"
+            )
+        })
     }
 }
 

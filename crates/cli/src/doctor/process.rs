@@ -130,9 +130,10 @@ impl Process {
         // The program is as it has to be; what is missing is at the other side.
         let other_side = || {
             let user = user_name(self.user);
+            let share =
+                reach.policy_to_edit().unwrap_or_else(|| format!("sudo megapipe setup --allow {user}:OTHER"));
             Some(format!(
-                "start the program at the other side with `megapipe run`, too; if it may be another user's: sudo megapipe \
-                 setup --allow {user}:OTHER"
+                "start the program at the other side with `megapipe run`, too; if it may be another user's: {share}"
             ))
         };
         match reach.socket() {

@@ -105,6 +105,20 @@ fn the_policy_is_that_of_the_reached_monitor() {
         .unwrap();
     let (verdict, found, _) = said();
     assert!(verdict == "ok" && found.contains("itself") && found.contains("4321"), "{found}");
+    // What `megapipe setup` does would not help.
+    let remedy = || {
+        let (_, report) = place.doctor("/bin/true");
+        of_area(&report, "monitor", "policy")["remedy"].as_str().unwrap_or_default().to_owned()
+    };
+    let file = policy.to_str().unwrap();
+    fs::write(&policy, "same_user = false\n").unwrap();
+    assert!(remedy().contains(&format!(" to {file}, which this monitor follows")), "{}", remedy());
+    fs::write(&policy, format!("same_user = true\n[[deny]]\none = {{ uid = [{own}] }}\nother = {{}}\n"))
+        .unwrap();
+    assert!(remedy().contains(&format!("deny rules of {file}")), "{}", remedy());
+    fs::write(&policy, format!("[[allow]]\none = {{ uid = [{own}] }}\nother = {{ uid = [{own}, 4321] }}\n"))
+        .unwrap();
+    assert_eq!(said().0, "ok");
     fs::write(&policy, "same_user = maybe\n").unwrap();
     let (verdict, found, instead) = said();
     assert!(verdict == "missing" && found.contains("4321"), "{found}");
@@ -288,6 +302,8 @@ sys.stdin.read()";
         connected["found"].as_str()?.contains("no promoted endpoint").then_some(report)
     });
     let next = report["next"].as_str().unwrap();
-    assert!(next.contains("other side") && next.contains("sudo megapipe setup --allow "), "{report}");
+    // The monitor follows another file than the one that `megapipe setup` writes.
+    let policy = place.0.join("policy.toml");
+    assert!(next.contains("other side") && next.contains(policy.to_str().unwrap()), "{report}");
     process.kill();
 }
