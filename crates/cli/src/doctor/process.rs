@@ -1,13 +1,17 @@
 //! A program that runs: whether it is under Megapipe, and what keeps it from being.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use promote::summary::RingObstacle;
 use promote::wire::view::Loop;
 use promote::{Place, Reason};
+use rustix::net::{SocketAddrUnix, getpeername};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::finding::Finding;
 use super::listen;
@@ -27,13 +31,19 @@ pub(super) struct Process {
     pub(super) user: u32,
     /// `NAME=value` of those that concern Megapipe; `None`: another user's.
     environment: Option<Vec<(String, OsString)>>,
+    /// The socket of the monitor that it is connected to, if its environment does not say that any more.
+    connected_to: Option<PathBuf>,
 }
 
 impl Process {
     /// `None`: there is no such process.
     pub(super) fn find(pid: u32) -> Option<Process> {
         let (name, user) = programs::name_and_user(pid)?;
-        Some(Process { pid, name, user, environment: environment(pid) })
+        let mut process = Process { pid, name, user, environment: environment(pid), connected_to: None };
+        if !process.names_monitor() {
+            process.connected_to = monitor_of(pid);
+        }
+        Some(process)
     }
 
     fn variable(&self, name: &str) -> Option<PathBuf> {
@@ -48,6 +58,9 @@ impl Process {
 
     /// Where its library looks for a monitor. The asker may be another user, root mostly, so what it trusts is no matter.
     pub(super) fn places(&self) -> Vec<Place> {
+        if let Some(connected) = &self.connected_to {
+            return vec![Place::chosen(connected.clone())];
+        }
         if self.user == rustix::process::geteuid().as_raw() {
             return promote::viewer::places(self.variable("MEGAPIPE_MONITOR"));
         }
@@ -229,6 +242,32 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
         ours.then(|| (name, OsString::from_vec(line[at + 1..].to_vec())))
     });
     Some(variables.collect())
+}
+
+/// The path of the monitor's socket that a process is connected to. It may have overwritten its environment. `None`, too, if
+/// this user may not take copies of its descriptors (pidfd_getfd(2)).
+fn monitor_of(pid: u32) -> Option<PathBuf> {
+    let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
+    let packets: HashSet<&str> = sockets.lines().filter_map(packet_socket).collect();
+    let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    descriptors.into_iter().find_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        // No other socket is touched.
+        let number = packets.contains(inode).then(|| entry.file_name().to_str()?.parse().ok())??;
+        let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+        let listener = sys::packet::credentials(socket.as_fd()).ok()?.pid;
+        let path = SocketAddrUnix::try_from(getpeername(&socket).ok()??).ok()?.path()?.into_owned();
+        let is_monitor = programs::name_and_user(listener).is_some_and(|(name, _)| name == "megapipe");
+        is_monitor.then(|| OsString::from_vec(path.into_bytes()).into())
+    })
+}
+
+/// The inode of a line of /proc/net/unix (proc_pid_net(5)) about a SOCK_SEQPACKET socket.
+fn packet_socket(line: &str) -> Option<&str> {
+    let mut fields = line.split_whitespace().skip(4);
+    (fields.next()? == "0005").then(|| fields.nth(1)).flatten()
 }
 
 /// A ring that the library does not follow keeps a program's connections on TCP.

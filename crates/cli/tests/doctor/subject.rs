@@ -269,6 +269,55 @@ int main(void) {
     process.kill();
 }
 
+/// MEGAPIPE_MONITOR named its monitor, but cannot be read any more: the process' own connection says it.
+#[test]
+fn a_monitor_is_found_of_a_program_that_overwrote_its_environment() {
+    let place = Place::new("connected");
+    let (source, program) = (place.0.join("overwrite.c"), place.0.join("overwrite"));
+    let text = "#include <arpa/inet.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+extern char **environ;
+int main(void) {
+    char byte = 'x';
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), server;
+    for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
+    if (bind(listener, (struct sockaddr *)&at, length) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&at, &length) || connect(client, (struct sockaddr *)&at, length))
+        return 1;
+    server = accept(listener, NULL, NULL);
+    for (;;)
+        if (send(client, &byte, 1, 0) != 1 || recv(server, &byte, 1, 0) != 1 || usleep(10000)) return 2;
+}
+";
+    fs::write(&source, text).unwrap();
+    if !Command::new("cc").arg("-o").arg(&program).arg(&source).status().is_ok_and(|status| status.success())
+    {
+        return println!(
+            "SKIPPED a_monitor_is_found_of_a_program_that_overwrote_its_environment: no C compiler"
+        );
+    }
+    // Another one than this user's programs reach by default.
+    let socket = place.0.join("another");
+    let _monitor = start_monitor(PROGRAM.as_ref(), &socket);
+    let mut command = megapipe();
+    command.args(["run", "--promote", "eager", "--"]).arg(&program).env("MEGAPIPE_MONITOR", &socket);
+    let mut process = Fosterling::start(command.env_remove("LD_PRELOAD"));
+    let pid = process.child().id().to_string();
+    until("the program is found connected", || {
+        let (_, report) = place.doctor(&pid);
+        let connected =
+            report["findings"].as_array()?.iter().find(|finding| finding["name"] == "connected")?;
+        let found = connected["found"].as_str()?;
+        let socket = socket.to_str()?;
+        (found.contains(socket) && found.contains("promoted endpoints")).then_some(())
+    });
+    process.kill();
+}
+
 /// A program that is as it should be, connected to one that is not under Megapipe.
 #[test]
 fn what_is_missing_at_the_other_side_is_the_next_step() {
