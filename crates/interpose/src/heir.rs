@@ -35,6 +35,10 @@ impl Promoted {
         }
         let heir = connection_with(self.apart.make_contiguous())?;
         kernel::control(heir.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
+        if kernel::ends(fd) & libc::POLLHUP as u32 != 0 {
+            // This end had sent its FIN, too.
+            net::shutdown(&heir, net::Shutdown::Write).ok()?;
+        }
         table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, heir.as_raw_fd()));
         Some(())
     }

@@ -246,6 +246,18 @@ static void outlives(struct ring *ring)
     SHOW(epoll_ctl(set, EPOLL_CTL_DEL, pair.client, NULL));
     close(pair.client);
     close(set);
+
+    struct pair half = promoted();
+    SHOW(shutdown(half.client, SHUT_WR));
+    SHOW(recv(half.server, room, sizeof room, 0));
+    SHOW(send(half.server, "left", 4, 0));
+    close(half.server);
+    queue(ring, IORING_OP_POLL_ADD, half.client, 2)->poll32_events = POLLIN;
+    finish(ring, "a poll of one that sends no more", 1);
+    SHOW(send(half.client, "more", 4, MSG_NOSIGNAL));
+    SHOW(recv(half.client, room, sizeof room, 0));
+    SHOW(recv(half.client, room, sizeof room, 0));
+    close(half.client);
 }
 
 /* More is asked for than there is: the kernel takes what there is, and waits for nothing. */
