@@ -136,9 +136,15 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             }
             return is_done;
         }
-        OP_SHUTDOWN if entry.is_certain && has_no_more_than_length(entry) && is_ours(entry.fd) => {
-            // What it refuses the kernel refuses, too. On TCP what was submitted before comes first.
-            return !is_on_tcp(entry.fd) && shutdown(entry.fd, entry.length as c_int) == 0;
+        // On TCP what was submitted before comes first.
+        OP_SHUTDOWN
+            if entry.is_certain
+                && has_no_more_than_length(entry)
+                && is_ours(entry.fd)
+                && !is_on_tcp(entry.fd) =>
+        {
+            // What it refuses the kernel refuses, too.
+            return shutdown(entry.fd, entry.length as c_int) == 0;
         }
         // What it accepts is made known by its first use.
         OP_ACCEPT => {}
