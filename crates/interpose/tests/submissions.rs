@@ -47,7 +47,7 @@ fn what_is_read_may_complete_before_what_wrote_it() {
         for batch in [write_by_worker, read_by_worker] {
             let round =
                 [&SENDS_ONE[..], &BATCH_OF_FOUR, batch.as_flattened(), &OF_NO_MORE, &EMPTIES_OTHERS].concat();
-            let script = [&[form][..], &round.repeat(200)].concat();
+            let script = [&[form][..], &round.repeat(1500)].concat();
             ran += run(&script, &format_args!("form {form}"));
         }
     }
