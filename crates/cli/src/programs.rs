@@ -23,9 +23,13 @@ pub(crate) fn library_of(pid: u32) -> std::io::Result<Option<String>> {
 
 /// Of those processes that this user may look at.
 pub(crate) fn with_library() -> Vec<u32> {
+    all().filter(|pid| matches!(library_of(*pid), Ok(Some(_)))).collect()
+}
+
+/// Each process of this namespace.
+pub(crate) fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|pid| matches!(library_of(*pid), Ok(Some(_)))).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// What the kernel calls it, and its effective user (proc_pid_status(5)).

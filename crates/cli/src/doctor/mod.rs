@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod monitor;
 mod network;
+mod peers;
 mod process;
 mod profile;
 mod program;

@@ -16,6 +16,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use super::finding::Finding;
 use super::listen;
 use super::monitor::{Reach, user_name};
+use super::peers;
 use super::profile;
 use super::program;
 use super::system::System;
@@ -101,6 +102,7 @@ impl Process {
                 let (connected, next) = self.connected(reach);
                 findings.push(connected);
                 findings.extend(uring(*pid));
+                findings.extend(peers::findings(*pid));
                 reach.remedy().or(next)
             }
             None => {
@@ -271,7 +273,7 @@ fn packet_socket(line: &str) -> Option<&str> {
 }
 
 /// A ring that the library does not follow keeps a program's connections on TCP.
-fn uring(pid: u32) -> Option<Finding> {
+pub(super) fn uring(pid: u32) -> Option<Finding> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     let is_ring =
         |path: &Path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]");

@@ -1,7 +1,7 @@
 //! `megapipe doctor PROGRAM|PID`.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -354,5 +354,58 @@ sys.stdin.read()";
     // The monitor follows another file than the one that `megapipe setup` writes.
     let policy = place.0.join("policy.toml");
     assert!(next.contains("other side") && next.contains(policy.to_str().unwrap()), "{report}");
+    // This process, and whether it is under Megapipe.
+    let peers: Vec<_> =
+        report["findings"].as_array().unwrap().iter().filter(|one| one["area"] == "peers").collect();
+    let found = peers[0]["found"].as_str().unwrap();
+    let this = format!("pid {}, which is not under Megapipe", std::process::id());
+    assert!(peers.len() == 1 && found.starts_with("1 connection to ") && found.ends_with(&this), "{report}");
     process.kill();
+}
+
+/// The other end keeps a ring, of which this one only knows that it was not offered.
+#[test]
+fn a_ring_at_the_other_side_is_named() {
+    const NAME: &str = "a_ring_at_the_other_side_is_named";
+    let place = Place::new("ring-beyond");
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED {NAME}: no python3");
+    }
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    // 425: io_uring_setup(2).
+    let server = "import ctypes, socket, sys
+ring = ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))
+server = socket.create_server((\"127.0.0.1\", 0))
+print(ring, server.getsockname()[1], flush=True)
+end = server.accept()
+sys.stdin.read()";
+    let client = "import socket, sys
+end = socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
+print('connected', flush=True)
+sys.stdin.read()";
+    let start = |arguments: &[&str]| {
+        let mut command = megapipe();
+        command.args(["run", "--", "python3", "-c"]).args(arguments).env("MEGAPIPE_MONITOR", place.socket());
+        command.env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Fosterling::start(&mut command);
+        let mut line = String::new();
+        BufReader::new(process.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (process, line)
+    };
+    let (mut server, line) = start(&[server]);
+    let (ring, port) = line.trim().split_once(' ').expect("two numbers");
+    if ring == "-1" {
+        server.kill();
+        return println!("SKIPPED {NAME}: no io_uring here");
+    }
+    let (mut client, line) = start(&[client, port]);
+    assert_eq!(line, "connected\n");
+    let (_, report) = place.doctor(client.child().id().to_string());
+    let peer = report["findings"].as_array().unwrap().iter().find(|one| one["area"] == "peers").unwrap();
+    let beyond = server.child().id();
+    assert_eq!(peer["remedy"], format!("megapipe doctor {beyond}"), "{report}");
+    let found = peer["found"].as_str().unwrap();
+    assert!(found.ends_with(&format!("pid {beyond}, which keeps an io_uring")), "{report}");
+    client.kill();
+    server.kill();
 }
