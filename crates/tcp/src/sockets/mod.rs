@@ -180,6 +180,12 @@ impl<C: Control> Sockets<C> {
         self.entries.len() - self.free.len()
     }
 
+    /// The sockets that are open.
+    pub fn sockets(&self) -> impl Iterator<Item = Socket> {
+        let is_open = |&(_, entry): &(usize, &Option<Entry>)| entry.is_some();
+        self.entries.iter().enumerate().filter(is_open).map(|(number, _)| Socket(number as u32))
+    }
+
     /// The host below, for its counters and addresses.
     pub fn host(&self) -> &Host<C> {
         &self.host
