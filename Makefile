@@ -52,6 +52,8 @@ loom: ## Check the orderings of what threads and processes share, under the mode
 		$(CARGO) test --release --locked -p megapipe-ring --lib loom
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg steering_loom' \
 		$(CARGO) test --release --locked -p megapipe-steering --lib loom
+	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg mtcp_loom' \
+		$(CARGO) test --release --locked -p megapipe-mtcp --lib loom
 
 miri: ## Check the memory accesses of the rings, with miri of the nightly toolchain
 	CARGO_TARGET_DIR=$(dir $(BUILT))miri $(CARGO) +nightly miri test --locked -p megapipe-ring --lib

@@ -39,6 +39,8 @@ pub(crate) enum Waiter {
     Queue(Arc<[OwnedFd; 2]>, &'static Interrupt),
     /// By the caller's function.
     Caller(CallerDevice),
+    /// Until the stack's own thread has something to report.
+    Thread(&'static Interrupt),
 }
 
 impl Waiter {
@@ -48,36 +50,44 @@ impl Waiter {
         Ok(Waiter::Queue(Arc::new(fds), interrupt))
     }
 
-    /// Sleeps for this time at most. EINTR: a handler of a signal has run. EAGAIN: the caller's
-    /// device does not sleep.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+    /// Sleeps for this time at most. Returns whether packets may have arrived. EINTR: a handler of a signal has
+    /// run. EAGAIN: the caller's device does not sleep.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
         match self {
             Waiter::Queue(fds, interrupt) => {
                 let [tun, group] = &**fds;
-                if poll([tun.as_fd(), group.as_fd(), interrupt.as_fd()], timeout)?[2] && interrupt.clear() {
+                let ready = poll([tun.as_fd(), group.as_fd(), interrupt.as_fd()], timeout)?;
+                if ready[2] && interrupt.clear() {
                     return Err(Errno(libc::EINTR));
                 }
-                Ok(())
+                Ok(ready[0] || ready[1])
+            }
+            Waiter::Thread(interrupt) => {
+                if poll([interrupt.as_fd()], timeout)?[0] && interrupt.clear() {
+                    return Err(Errno(libc::EINTR));
+                }
+                Ok(false)
             }
             Waiter::Caller(device) => {
                 let wait = device.wait.ok_or(Errno(libc::EAGAIN))?;
                 let micros = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_micros()).unwrap_or(-1));
                 // SAFETY: as `Foreign::new` was promised.
                 let status = unsafe { wait(device.user, micros) };
-                if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(()) }
+                if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(true) }
             }
         }
     }
 
     /// Whether another thread can end the sleep. A caller's function ends by itself.
     pub(crate) fn can_wake(&self) -> bool {
-        matches!(self, Waiter::Queue(..))
+        !matches!(self, Waiter::Caller(_))
     }
 
     /// Ends the sleep of another thread, where that can be done.
     pub(crate) fn wake(&self) {
-        if let Waiter::Queue(_, interrupt) = self {
-            interrupt.wake();
+        match self {
+            Waiter::Queue(_, interrupt) | Waiter::Thread(interrupt) => interrupt.wake(),
+            Waiter::Caller(_) => {}
         }
     }
 }

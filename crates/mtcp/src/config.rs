@@ -9,6 +9,31 @@ use tcp::{Limits, Profile};
 /// Names the device in place of the file's `port`.
 pub(crate) const NETWORK_VARIABLE: &str = "MEGAPIPE_STACK";
 
+/// Says in place of the file's `stack_thread` where stacks run.
+pub(crate) const THREAD_VARIABLE: &str = "MEGAPIPE_STACK_THREAD";
+
+/// Where the stacks of contexts run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// In a thread on the context's CPU, as mTCP's.
+    Own,
+    /// In a thread on a CPU that no context has.
+    Other,
+    /// Inside the program's calls.
+    None,
+}
+
+impl Placement {
+    fn named(name: &str) -> Option<Placement> {
+        match name {
+            "own" => Some(Placement::Own),
+            "other" => Some(Placement::Other),
+            "none" => Some(Placement::None),
+            _ => None,
+        }
+    }
+}
+
 /// `struct mtcp_conf`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +58,7 @@ pub struct Conf {
 pub(crate) struct Settings {
     pub(crate) conf: Conf,
     pub(crate) network: Option<TunNetwork>,
+    pub(crate) thread: Placement,
 }
 
 impl Settings {
@@ -46,11 +72,16 @@ impl Settings {
             tcp_timewait: 60,
             tcp_timeout: 30,
         };
-        Settings { conf, network: None }
+        Settings { conf, network: None, thread: Placement::Own }
     }
 
-    /// Takes the settings of a file, and the network that the environment names, if it does.
-    pub(crate) fn read(&mut self, text: &str, network: Option<&str>) -> Result<(), String> {
+    /// Takes the settings of a file, and what the environment names: the network, and where stacks run.
+    pub(crate) fn read(
+        &mut self,
+        text: &str,
+        network: Option<&str>,
+        thread: Option<&str>,
+    ) -> Result<(), String> {
         let (mut io, mut port) = (None, None);
         let (mut receive, mut send) = (None, None);
         for (number, line) in text.lines().enumerate() {
@@ -71,11 +102,16 @@ impl Settings {
                 "sndbuf" => send = Some(count(64)?),
                 "tcp_timewait" => self.conf.tcp_timewait = count(0)?,
                 "tcp_timeout" => self.conf.tcp_timeout = count(c_int::MIN)?.max(-1),
+                "stack_thread" => self.thread = Placement::named(value).ok_or_else(wrong)?,
                 "io" => io = Some(value),
                 "port" => port = Some(value),
                 // Of devices, statistics and controllers that are not here.
                 _ => {}
             }
+        }
+        if let Some(thread) = thread {
+            let wrong = || format!("{THREAD_VARIABLE}={thread} is none of own, other, none");
+            self.thread = Placement::named(thread).ok_or_else(wrong)?;
         }
         // As in mTCP, one buffer's size stands for both.
         if let Some(size) = receive.or(send) {
@@ -145,25 +181,31 @@ mod tests {
     fn files_of_mtcp_are_read() {
         let mut settings = Settings::new();
         let text = "# a comment\nio = dpdk\nnum_mem_ch = 4\nport = dpdk0 dpdk1\nrcvbuf = 8192 bytes # so many\n\
-                    tcp_timeout = -2\nnum_cores=2\n\tmax_concurrency\t100\r\n";
-        settings.read(text, Some("tun:m0,10.1.0.2/24")).expect("a network from the environment");
+                    stack_thread = other\ntcp_timeout = -2\nnum_cores=2\n\tmax_concurrency\t100\r\n";
+        settings.read(text, Some("tun:m0,10.1.0.2/24"), None).expect("a network from the environment");
+        assert_eq!(settings.thread, Placement::Other);
         let Conf { num_cores, max_concurrency, rcvbuf_size, sndbuf_size, tcp_timeout, .. } = settings.conf;
         assert_eq!((num_cores, max_concurrency, rcvbuf_size, sndbuf_size), (2, 100, 8192, 8192));
         assert_eq!(tcp_timeout, -1);
         assert!(settings.network.is_some());
-        let own = Settings::new().read("io = tun\nport = tun:m0,10.1.0.2/24\n", None);
+        let own = Settings::new().read("io = tun\nport = tun:m0,10.1.0.2/24\n", None, None);
         own.expect("a network from the file");
+        settings.read("", Some("tun:m0,10.1.0.2/24"), Some("none")).expect("both from the environment");
+        assert_eq!(settings.thread, Placement::None);
     }
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
         let network = Some("tun:m0,10.1.0.2/24");
-        for text in ["rcvbuf", "rcvbuf = much", "rcvbuf = 0", "num_cores = 0", "sndbuf ="] {
-            let error = Settings::new().read(text, network).expect_err(text);
+        for text in ["rcvbuf", "rcvbuf = much", "rcvbuf = 0", "num_cores = 0", "sndbuf =", "stack_thread = 1"]
+        {
+            let error = Settings::new().read(text, network, None).expect_err(text);
             assert!(error.starts_with("line 1:"), "{error}");
         }
         for (text, network) in [("io = dpdk\nport = dpdk0", None), ("", None), ("", Some("tun:m0"))] {
-            assert!(Settings::new().read(text, network).is_err(), "{text}");
+            assert!(Settings::new().read(text, network, None).is_err(), "{text}");
         }
+        let error = Settings::new().read("", network, Some("")).expect_err("no name");
+        assert!(error.starts_with(THREAD_VARIABLE), "{error}");
     }
 }

@@ -1,52 +1,25 @@
-//! A context: one stack, its device and its sockets.
+//! A context as the program has it: numbers, epoll sets and pipes, and its stack, which is here or in a thread
+//! of its own.
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use packet::group::{Foreign, Queue};
-use packet::ports::{LearnError, Ports};
-use packet::{Batch, pump};
-use tcp::sockets::{Options, Socket, Sockets};
-use tcp::{Config, Host, Time};
+use packet::group::Queue;
+use tcp::Time;
+use tcp::sockets::Socket;
 
-use crate::carrier::{Carrier, Waiter};
+use crate::carrier::Waiter;
 use crate::config::Conf;
 use crate::errno::{AGAIN, Errno};
-use crate::files::Files;
-use crate::idle::Idle;
-use crate::lifecycle;
+use crate::files::{Files, Member};
+use crate::link::Link;
 use crate::pipe::Pipe;
-
-/// Memory for packets on their way in, and as much for those on their way out.
-const BATCH_BYTES: usize = 256 << 10;
-
-/// A program that polls without waiting has packets moved at most this often.
-const TURN_MIN: Duration = Duration::from_micros(100);
-
-/// How long a device that takes no packets is left alone.
-const BUSY_WAIT: Duration = Duration::from_millis(1);
-
-/// How long a context that is destroyed sends what was written.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// And a little longer, so that resets are sent.
-const END: Duration = LINGER.saturating_add(Duration::from_millis(5));
+use crate::stack::Stack;
 
 pub(crate) struct Context {
-    pub(crate) sockets: Sockets,
+    pub(crate) link: Link,
     pub(crate) files: Files,
     pub(crate) pipes: Vec<Option<Pipe>>,
     pub(crate) backlog_max: usize,
-    addresses: Vec<IpAddr>,
-    /// Where the device has several queues.
-    ports: Option<Ports>,
-    carrier: Box<dyn Carrier>,
-    received: Batch,
-    to_send: Batch,
-    last_turn: Time,
-    /// A turn brought packets, or did what was due.
-    moved: bool,
-    idle: Option<Idle>,
     /// A call has panicked: its tables may be torn, and are not used any more.
     pub(crate) torn: bool,
 }
@@ -66,217 +39,97 @@ impl<E: Into<Errno>> From<E> for Pause {
 }
 
 impl Context {
-    pub(crate) fn new(
-        carrier: Box<dyn Carrier>,
-        config: Config,
-        conf: &Conf,
-        ports: Option<Ports>,
-        seed: [u8; 32],
-    ) -> Context {
-        let backlog_max = conf.descriptors();
-        let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
-        Context {
-            sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),
-            files: Files::new(conf.descriptors()),
-            pipes: Vec::new(),
-            backlog_max,
-            addresses,
-            ports,
-            last_turn: carrier.now(),
-            carrier,
-            received: Batch::new(BATCH_BYTES),
-            to_send: Batch::new(BATCH_BYTES),
-            moved: false,
-            idle: Idle::new(conf),
-            torn: false,
-        }
+    pub(crate) fn new(link: Link, conf: &Conf) -> Context {
+        let files = Files::new(conf.descriptors());
+        Context { link, files, pipes: Vec::new(), backlog_max: conf.descriptors(), torn: false }
     }
 
-    /// A thread uses the context from now on: it reads its queue, and those that no other reads.
+    /// A thread uses the context from now on: its stack reads its queue.
     pub(crate) fn join(&mut self) {
-        if let Some(queue) = self.carrier.queue() {
-            queue.join();
-        }
+        // Of a stack that is not there any more, the next call says so.
+        let _ = self.run(|stack| {
+            stack.join();
+            Ok(())
+        });
     }
 
     /// No thread uses it any more: another context reads its queue.
     pub(crate) fn leave(&mut self) {
-        if let Some(queue) = self.carrier.queue() {
-            queue.leave();
-        }
+        let _ = self.run(|stack| {
+            stack.leave();
+            Ok(())
+        });
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.carrier.now()
+        self.link.now()
     }
 
-    /// Moves packets both ways, without sleeping. What arrives is acknowledged with the program's
-    /// answer in the next turn, or before the context sleeps.
+    /// Does something with the stack, and waits for what comes of it.
+    pub(crate) fn run<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Stack) -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let Context { link, files, .. } = self;
+        link.run(work, |members, bits| files.wake(members, bits))
+    }
+
+    /// Moves packets, or takes what the stack's own thread reports.
     pub(crate) fn turn(&mut self) -> Result<(), Errno> {
-        let now = self.now();
-        self.last_turn = now;
-        self.moved |= self.sockets.deadline().is_some_and(|due| due <= now);
-        self.send(now);
-        self.receive(now)?;
-        self.sockets.advance(now);
-        if let Some(idle) = &mut self.idle {
-            self.moved |= idle.check(now, self.files.sockets(), &mut self.sockets);
-        }
-        Ok(())
+        let Context { link, files, .. } = self;
+        link.turn(|members, bits| files.wake(members, bits))
     }
 
-    fn receive(&mut self, now: Time) -> Result<(), Errno> {
-        self.received.clear();
-        self.carrier.receive(&mut self.received)?;
-        self.moved |= !self.received.is_empty();
-        let Context { sockets, received, .. } = self;
-        let Some(queue) = self.carrier.queue() else {
-            sockets.input(now, received.frames());
-            return Ok(());
-        };
-        let foreign = &mut Foreign::default();
-        let pass_on = |frame| foreign.count(queue.pass_on(frame, queue.number()));
-        sockets.input_shared(now, received.frames(), pass_on);
-        if queue.may_receive_from_group() {
-            queue.receive_from_group(received, foreign, |frames, pass_on| {
-                sockets.input_shared(now, frames, pass_on);
-            })?;
-            self.moved |= !received.is_empty() || foreign.received > 0;
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, now: Time) {
-        // What a broken device does not send is lost; receiving says what is wrong with it.
-        let _ = pump::send(now, &mut self.sockets, &mut *self.carrier, &mut self.to_send);
-    }
-
-    /// Sends what there is before a sleep. Returns how to sleep, and for how long at most: the
-    /// stack has something to do then, or this limit has passed.
+    /// Prepares a sleep: how to, and for how long at most.
     pub(crate) fn before_sleep(&mut self, limit: Option<Duration>) -> (Waiter, Option<Duration>) {
-        let now = self.now();
-        self.send(now);
-        let idle = self.idle.as_ref().filter(|_| self.sockets.open() > 0).map(Idle::next);
-        let due = [self.sockets.deadline(), idle].into_iter().flatten().min().map(|at| at.since(now));
-        let more = self.sockets.host().has_output() || !self.to_send.is_empty();
-        let retry = more.then_some(BUSY_WAIT);
-        // What is left of the other contexts' packets was announced already.
-        let passed = self.carrier.queue().is_some_and(|queue| queue.has_passed()).then_some(Duration::ZERO);
-        (self.carrier.waiter(), [limit, due, retry, passed].into_iter().flatten().min())
+        (self.waiter(), self.link.before_sleep(limit))
     }
 
     /// How another thread that sleeps for this context is woken.
     pub(crate) fn waiter(&self) -> Waiter {
-        self.carrier.waiter()
+        self.link.waiter()
     }
 
-    /// Whether the last turns moved anything that another thread may wait for.
+    /// Whether anything happened that another thread may wait for.
     pub(crate) fn take_moved(&mut self) -> bool {
-        std::mem::take(&mut self.moved)
+        self.link.take_moved()
     }
 
-    /// Makes a call on a socket. One that would block is tried again after packets have been moved;
-    /// then it returns EAGAIN if it may not block, and else a pause.
+    /// Makes a call on a socket. One that would block is tried again after a turn; then it returns EAGAIN if it
+    /// may not block, and else a pause.
     pub(crate) fn call<T>(
         &mut self,
         nonblocking: bool,
-        mut call: impl FnMut(&mut Sockets, Time) -> Result<T, tcp::sockets::Errno>,
+        mut call: impl FnMut(&mut Link) -> Result<T, tcp::sockets::Errno>,
     ) -> Result<T, Pause> {
-        let now = self.now();
-        match call(&mut self.sockets, now) {
+        match call(&mut self.link) {
             Err(tcp::sockets::Errno::WouldBlock) => {}
             result => return Ok(result?),
         }
-        if nonblocking && now.since(self.last_turn) < TURN_MIN {
+        if nonblocking && self.link.has_just_turned() {
             return Err(AGAIN.into());
         }
         self.turn()?;
-        let now = self.now();
-        match call(&mut self.sockets, now) {
+        match call(&mut self.link) {
             Err(tcp::sockets::Errno::WouldBlock) if !nonblocking => Err(Pause::Sleep(None)),
             result => Ok(result?),
         }
     }
 
-    /// Prepares connections to this peer, from the address or from the first one of its family.
-    pub(crate) fn prepare(&mut self, local: IpAddr, remote: SocketAddr) -> Result<(), Errno> {
-        let local = self.own_address(local, remote).ok_or(Errno(libc::EADDRNOTAVAIL))?;
-        if let Some(ports) = &mut self.ports {
-            ports.find_any(local, remote, Some, say_once);
-        }
+    /// Closes a socket in this way; it leaves its epoll sets.
+    pub(crate) fn close_socket(
+        &mut self,
+        socket: Socket,
+        close: impl FnOnce(&mut Link, Socket) -> Result<Vec<Member>, tcp::sockets::Errno>,
+    ) -> Result<(), Errno> {
+        let members = close(&mut self.link, socket)?;
+        self.files.forget(&members);
         Ok(())
-    }
-
-    fn own_address(&self, local: IpAddr, remote: SocketAddr) -> Option<IpAddr> {
-        let family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
-        let wanted = |address: &&IpAddr| local.is_unspecified() || **address == local;
-        self.addresses.iter().filter(family).find(wanted).copied()
-    }
-
-    /// Begins a connection: from a port whose answers come here, unless the program has bound one.
-    pub(crate) fn connect(&mut self, socket: Socket, remote: SocketAddr) -> Result<(), Errno> {
-        let any: IpAddr = match remote {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let bound = self.sockets.local_address(socket).unwrap_or(SocketAddr::new(any, 0));
-        let now = self.now();
-        let meant = remote.port() != 0 && !remote.ip().is_unspecified() && bound.port() == 0;
-        let local = self.own_address(bound.ip(), remote).filter(|_| meant);
-        let (Some(local), Some(ports)) = (local, &mut self.ports) else {
-            return self.sockets.connect(now, socket, remote).map_err(|error| match error {
-                tcp::sockets::Errno::NotAvailable if meant => AGAIN,
-                error => error.into(),
-            });
-        };
-        let sockets = &mut self.sockets;
-        let take = |port| match sockets.connect_from(now, socket, Some(SocketAddr::new(local, port)), remote)
-        {
-            Err(tcp::sockets::Errno::NotAvailable) => None,
-            result => Some(result),
-        };
-        // As mTCP says when it has no port left.
-        Ok(ports.find_any(local, remote, take, say_once).ok_or(AGAIN)??)
     }
 
     /// Ends the connections, and gives the queue of the TUN device back. Another context resets those of
     /// a torn one.
-    pub(crate) fn end(mut self) -> Option<Queue> {
-        if !self.torn {
-            self.drain();
-        }
-        self.leave();
-        self.carrier.into_queue()
+    pub(crate) fn end(self) -> Option<Queue> {
+        self.link.end(self.torn)
     }
-
-    /// Closes everything, and sends what was written for a second at most.
-    fn drain(&mut self) {
-        let begin = Instant::now();
-        let now = self.now();
-        let open: Vec<_> = self.files.sockets().collect();
-        for socket in open {
-            let options = self.sockets.options(socket).unwrap_or_default();
-            let linger = Some(options.linger.unwrap_or(LINGER).min(LINGER));
-            let _ = self.sockets.set_options(now, socket, Options { linger, ..options });
-            let _ = self.sockets.close(now, socket);
-        }
-        while self.turn().is_ok() && self.owes() && begin.elapsed() < END {
-            let (waiter, timeout) = self.before_sleep(Some(END.saturating_sub(begin.elapsed())));
-            match waiter.wait(timeout) {
-                Ok(()) | Err(Errno(libc::EINTR)) => {}
-                Err(_) => break,
-            }
-        }
-    }
-
-    /// Whether a peer has not acknowledged all that was written, or the end of the stream.
-    fn owes(&self) -> bool {
-        self.sockets.host().has_output() || self.sockets.host().live_flows().next().is_some()
-    }
-}
-
-/// One line for the process, however many contexts it has.
-fn say_once(error: &LearnError) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| lifecycle::say(error));
 }

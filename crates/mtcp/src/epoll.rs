@@ -5,13 +5,14 @@ use std::slice;
 use std::time::Duration;
 
 use tcp::Time;
-use tcp::sockets::{Bits, Interests, Notice, Readiness, Trigger};
+use tcp::sockets::{Bits, Interests, Notice, Readiness, Set, Socket, Trigger};
 
 use crate::context::{Context, Pause};
 use crate::errno::{AGAIN, BAD, Errno, FAULT, INVALID, int};
-use crate::files::{Epoll, File};
-use crate::pipe::{End, Member};
+use crate::files::{self, Epoll, File, Key};
+use crate::link::Link;
 use crate::registry::{self, Handle};
+use crate::stack::Stack;
 
 const IN: u32 = 0x001;
 const PRI: u32 = 0x002;
@@ -56,9 +57,12 @@ pub extern "C" fn mtcp_epoll_create1(mctx: Handle, flags: c_int) -> c_int {
         if !context.files.has_room(1) {
             return Err(Errno(libc::ENFILE));
         }
-        let set = context.sockets.create_set(Bits::Apart);
-        let pipes = Interests::new(Bits::Apart);
-        context.files.insert(File::Epoll(Epoll { set, pipes, notices: Vec::new() }))
+        let set = match &mut context.link {
+            Link::Here(stack) => Some(stack.sockets.create_set(Bits::Apart)),
+            Link::Thread(_) => None,
+        };
+        let others = Interests::new(Bits::Apart);
+        context.files.insert(File::Epoll(Epoll { set, others, notices: Vec::new() }))
     }))
 }
 
@@ -97,6 +101,13 @@ enum Operation {
     Modify,
 }
 
+/// A member of an epoll set.
+enum Member<'a> {
+    /// A socket, which the stack has in a set of its own.
+    Here(&'a mut Stack, Set, Socket),
+    Other(Key),
+}
+
 impl Context {
     fn change(&mut self, epid: c_int, operation: Operation, id: c_int, event: Event) -> Result<(), Errno> {
         let wanted = BITS.iter().filter(|(bit, _)| event.events & bit != 0);
@@ -107,47 +118,65 @@ impl Context {
             _ => Trigger::Level,
         };
         let data = event.data;
-        match *self.files.get(id)? {
-            File::Socket { socket, .. } => {
-                let set = self.files.epoll(epid)?.set;
-                match operation {
-                    Operation::Add => self.sockets.add(set, socket, wanted, trigger, data)?,
-                    Operation::Modify => self.sockets.modify(set, socket, wanted, trigger, data)?,
-                }
+        let key = match self.whose(epid, id)? {
+            Member::Here(stack, set, socket) => {
+                let changed = match operation {
+                    Operation::Add => stack.sockets.add(set, socket, wanted, trigger, data),
+                    Operation::Modify => stack.sockets.modify(set, socket, wanted, trigger, data),
+                };
+                return Ok(changed?);
             }
-            File::Pipe { pipe, end, .. } => {
-                let pipes = &mut self.files.epoll(epid)?.pipes;
-                let held = self.pipes[pipe].as_mut().ok_or(BAD)?;
-                match (operation, held.place(end, epid)) {
-                    (Operation::Add, None) => {
-                        let place = pipes.insert((pipe, end), wanted, trigger, data);
-                        held.members.push(Member { end, epoll: epid, place });
-                    }
-                    (Operation::Modify, Some(place)) => pipes.modify(place, wanted, trigger, data),
-                    (Operation::Add, Some(_)) => return Err(Errno(libc::EEXIST)),
-                    (Operation::Modify, None) => return Err(Errno(libc::ENOENT)),
-                }
+            Member::Other(key) => key,
+        };
+        let place = self.place(key, epid)?;
+        let others = &mut self.files.epoll(epid)?.others;
+        match (operation, place) {
+            (Operation::Add, None) => {
+                let place = others.insert(key, wanted, trigger, data);
+                self.members(key)?.push(files::Member { epoll: epid, place });
             }
-            File::Epoll(_) => return Err(INVALID),
+            (Operation::Modify, Some(place)) => others.modify(place, wanted, trigger, data),
+            (Operation::Add, Some(_)) => return Err(Errno(libc::EEXIST)),
+            (Operation::Modify, None) => return Err(Errno(libc::ENOENT)),
         }
         Ok(())
     }
 
     fn remove(&mut self, epid: c_int, id: c_int) -> Result<(), Errno> {
-        match *self.files.get(id)? {
-            File::Socket { socket, .. } => {
-                let set = self.files.epoll(epid)?.set;
-                self.sockets.remove(set, socket)?;
-            }
-            File::Pipe { pipe, end, .. } => {
-                let held = self.pipes[pipe].as_mut().ok_or(BAD)?;
-                let place = held.place(end, epid).ok_or(Errno(libc::ENOENT))?;
-                held.members.retain(|member| (member.end, member.epoll) != (end, epid));
-                self.files.epoll(epid)?.pipes.remove(place);
-            }
-            File::Epoll(_) => return Err(INVALID),
-        }
+        let key = match self.whose(epid, id)? {
+            Member::Here(stack, set, socket) => return Ok(stack.sockets.remove(set, socket)?),
+            Member::Other(key) => key,
+        };
+        let place = self.place(key, epid)?.ok_or(Errno(libc::ENOENT))?;
+        self.members(key)?.retain(|member| member.epoll != epid);
+        self.files.epoll(epid)?.others.remove(place);
         Ok(())
+    }
+
+    /// What a number stands for, as a member of an epoll set.
+    fn whose(&mut self, epid: c_int, id: c_int) -> Result<Member<'_>, Errno> {
+        let set = self.files.epoll(epid)?.set;
+        Ok(match (self.files.get(id)?, &mut self.link, set) {
+            (File::Socket { socket, .. }, Link::Here(stack), Some(set)) => Member::Here(stack, set, *socket),
+            (File::Socket { socket, .. }, ..) => Member::Other(Key::Socket(*socket)),
+            (File::Pipe { pipe, end, .. }, ..) => Member::Other(Key::Pipe(*pipe, *end)),
+            (File::Epoll(_), ..) => return Err(INVALID),
+        })
+    }
+
+    /// The epoll sets that something is in.
+    fn members(&mut self, key: Key) -> Result<&mut Vec<files::Member>, Errno> {
+        match (key, &mut self.link) {
+            (Key::Pipe(pipe, end), _) => Ok(&mut self.pipes[pipe].as_mut().ok_or(BAD)?.members[end as usize]),
+            (Key::Socket(socket), Link::Thread(front)) => Ok(front.members(socket)?),
+            (Key::Socket(_), Link::Here(_)) => Err(BAD),
+        }
+    }
+
+    /// Its place in this set.
+    fn place(&mut self, key: Key, epid: c_int) -> Result<Option<u32>, Errno> {
+        let member = self.members(key)?.iter().find(|member| member.epoll == epid);
+        Ok(member.map(|member| member.place))
     }
 
     /// Writes what is ready, as much as there is room for.
@@ -157,10 +186,14 @@ impl Context {
             epoll.notices.resize(out.len(), Notice::default());
         }
         let notices = &mut epoll.notices[..out.len()];
-        let pipes = &self.pipes;
-        let ready = |(pipe, end): (usize, End)| pipes[pipe].as_ref().map(|held| held.readiness(end));
-        let mut count = epoll.pipes.report(notices, |key| ready(key).unwrap_or_default());
-        count += self.sockets.wait(epoll.set, &mut notices[count..])?;
+        let (link, pipes) = (&mut self.link, &self.pipes);
+        let mut count = epoll.others.report(notices, |key| match key {
+            Key::Pipe(pipe, end) => pipes[pipe].as_ref().map_or(Readiness::NONE, |held| held.readiness(end)),
+            Key::Socket(socket) => link.readiness(socket).unwrap_or_default(),
+        });
+        if let (Link::Here(stack), Some(set)) = (link, epoll.set) {
+            count += stack.sockets.wait(set, &mut notices[count..])?;
+        }
         for (event, notice) in out.iter_mut().zip(&notices[..count]) {
             *event = Event { events: bits(notice.readiness), data: notice.data };
         }
@@ -169,12 +202,16 @@ impl Context {
 
     /// Ends a set; what is in it stays open.
     pub(crate) fn close_epoll(&mut self, epid: c_int, epoll: &Epoll) -> Result<(), Errno> {
-        for (pipe, _) in epoll.pipes.keys() {
-            if let Some(held) = &mut self.pipes[pipe] {
-                held.members.retain(|member| member.epoll != epid);
+        let keys: Vec<_> = epoll.others.keys().collect();
+        for key in keys {
+            if let Ok(members) = self.members(key) {
+                members.retain(|member| member.epoll != epid);
             }
         }
-        Ok(self.sockets.close_set(epoll.set)?)
+        match (&mut self.link, epoll.set) {
+            (Link::Here(stack), Some(set)) => Ok(stack.sockets.close_set(set)?),
+            _ => Ok(()),
+        }
     }
 
     /// Moves packets, and writes what is ready; a pause if that is nothing.

@@ -1,4 +1,4 @@
-//! Errors as `errno`.
+//! Errors as `errno`, and as lines on standard error.
 
 use std::io;
 
@@ -10,6 +10,10 @@ pub(crate) struct Errno(pub(crate) i32);
 
 pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
 pub(crate) const BAD: Errno = Errno(libc::EBADF);
+/// A defect of the library has ended the context.
+pub(crate) const TORN: Errno = Errno(libc::ENOTRECOVERABLE);
+/// The context belongs to the process that forked this one.
+pub(crate) const FORKED: Errno = Errno(libc::ECHILD);
 pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
 pub(crate) const INTERRUPTED: Errno = Errno(libc::EINTR);
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
@@ -36,6 +40,11 @@ pub(crate) fn open_error(error: OpenError) -> Errno {
         OpenError::Exists { .. } => Errno(libc::EBUSY),
         OpenError::Io(cause) => cause.into(),
     }
+}
+
+/// What no error number says.
+pub(crate) fn say(problem: impl std::fmt::Display) {
+    eprintln!("megapipe: {problem}");
 }
 
 /// Sets `errno` of the calling thread.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use tcp::sockets::{Interests, Notice, Set, Socket};
+use tcp::sockets::{Interests, Notice, Readiness, Set, Socket};
 
 use crate::errno::{BAD, Errno, INVALID, NOT_SOCKET};
 use crate::pipe::End;
@@ -18,11 +18,33 @@ pub(crate) enum File {
 
 /// An epoll set.
 pub(crate) struct Epoll {
-    pub(crate) set: Set,
-    /// The ends of pipes that it has.
-    pub(crate) pipes: Interests<(usize, End)>,
+    /// The sockets of a stack that is here.
+    pub(crate) set: Option<Set>,
+    /// What else it has.
+    pub(crate) others: Interests<Key>,
     pub(crate) notices: Vec<Notice>,
 }
+
+/// What an epoll set has beside the sockets of a stack that is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Pipe(usize, End),
+    /// Its stack is in a thread of its own.
+    Socket(Socket),
+}
+
+/// A place in an epoll set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Its number.
+    pub(crate) epoll: i32,
+    pub(crate) place: u32,
+}
+
+/// Told of what members of epoll sets may be ready for: those of sockets whose stack is in a thread of its own.
+pub(crate) trait Wake: FnMut(&[Member], Readiness) {}
+
+impl<F: FnMut(&[Member], Readiness)> Wake for F {}
 
 pub(crate) struct Files {
     entries: Vec<Option<File>>,
@@ -70,17 +92,28 @@ impl Files {
         }
     }
 
+    /// Members of sets may be ready for these.
+    pub(crate) fn wake(&mut self, members: &[Member], bits: Readiness) {
+        for member in members {
+            if let Ok(epoll) = self.epoll(member.epoll) {
+                epoll.others.wake(member.place, bits);
+            }
+        }
+    }
+
+    /// Members leave their sets.
+    pub(crate) fn forget(&mut self, members: &[Member]) {
+        for member in members {
+            if let Ok(epoll) = self.epoll(member.epoll) {
+                epoll.others.remove(member.place);
+            }
+        }
+    }
+
     pub(crate) fn epoll(&mut self, id: i32) -> Result<&mut Epoll, Errno> {
         match self.get(id)? {
             File::Epoll(epoll) => Ok(epoll),
             _ => Err(INVALID),
         }
-    }
-
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = Socket> {
-        self.entries.iter().flatten().filter_map(|file| match file {
-            File::Socket { socket, .. } => Some(*socket),
-            _ => None,
-        })
     }
 }

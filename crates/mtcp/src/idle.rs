@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tcp::sockets::{Socket, Sockets};
+use tcp::sockets::Sockets;
 use tcp::{Info, Seq, State, Time};
 
 use crate::config::Conf;
@@ -34,18 +34,14 @@ impl Idle {
 
     /// Compares connections if it is time to, and ends those that were idle for too long. Returns whether there
     /// were any.
-    pub(crate) fn check(
-        &mut self,
-        now: Time,
-        open: impl Iterator<Item = Socket>,
-        sockets: &mut Sockets,
-    ) -> bool {
+    pub(crate) fn check(&mut self, now: Time, sockets: &mut Sockets) -> bool {
         if now < self.next {
             return false;
         }
         let mut any = false;
         // A connection ends this much late at most.
         self.next = now.after((self.timeout / 8).max(Duration::from_secs(1)));
+        let open: Vec<_> = sockets.sockets().collect();
         for socket in open {
             let place = socket.0 as usize;
             if self.seen.len() <= place {

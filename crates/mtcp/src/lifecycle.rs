@@ -9,11 +9,15 @@ use packet::{Capabilities, group};
 use tcp::{Config, Prefix};
 
 use crate::carrier::{CallerDevice, Carrier, Foreign, Queue, Waiter};
-use crate::config::{self, Conf, Settings};
+use crate::config::{self, Conf, Placement, Settings};
 use crate::context::Context;
-use crate::errno::{self, Errno, FAULT, INVALID, int, open_error};
+use crate::cpu;
+use crate::errno::{self, Errno, FAULT, INVALID, int, open_error, say};
+use crate::link::Link;
 use crate::registry::{self, Handle};
 use crate::signal::{self, Interrupt};
+use crate::stack::Stack;
+use crate::threaded;
 
 /// What the contexts of a process have in common. No call on a context looks at it.
 struct Shared {
@@ -37,10 +41,6 @@ fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn say(problem: impl std::fmt::Display) {
-    eprintln!("megapipe: {problem}");
-}
-
 /// Reads the configuration. What is wrong is said on standard error.
 ///
 /// # Safety
@@ -48,6 +48,7 @@ pub(crate) fn say(problem: impl std::fmt::Display) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_init(file: *const c_char) -> c_int {
     let network = std::env::var(config::NETWORK_VARIABLE).ok();
+    let thread = std::env::var(config::THREAD_VARIABLE).ok();
     let (name, text) = if file.is_null() {
         ("mtcp_init".to_owned(), Ok(String::new()))
     } else {
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn mtcp_init(file: *const c_char) -> c_int {
             return int(Err(error.into()));
         }
     };
-    let read = shared().settings.read(&text, network.as_deref());
+    let read = shared().settings.read(&text, network.as_deref(), thread.as_deref());
     int(read.map(|()| 0).map_err(|problem| {
         say(format_args!("{name}: {problem}"));
         INVALID
@@ -138,20 +139,15 @@ pub extern "C" fn GetNumCPUs() -> c_int {
 /// Lets the calling thread run on this CPU alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
-    let Some(cpu) = usize::try_from(cpu).ok().filter(|&cpu| cpu < libc::CPU_SETSIZE as usize) else {
-        return int(Err(INVALID));
-    };
-    // SAFETY: all bytes zero are an empty set; the index was checked.
-    let status = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    if status < 0 { int(Err(std::io::Error::last_os_error().into())) } else { 0 }
+    let bound = usize::try_from(cpu).map_err(|_| INVALID).and_then(|cpu| match cpu::bind(cpu) {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Err(INVALID),
+        result => Ok(result?),
+    });
+    int(bound.map(|()| 0))
 }
 
-/// A context for this CPU: a stack on a queue of the device. The calling thread's affinity stays
-/// as it is. Null on an error.
+/// A context for this CPU: a stack on a queue of the device, in a thread of its own unless the configuration has
+/// it inside the program's calls. The calling thread's affinity stays as it is. Null on an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_create_context(cpu: c_int) -> Handle {
     pointer(create(cpu))
@@ -168,7 +164,8 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
     let mut shared = shared();
     let conf = shared.settings.conf;
     let taken = shared.cpus.iter().any(|&(_, with)| with == cpu);
-    if taken || usize::try_from(cpu).map_err(|_| INVALID)? >= conf.cores() {
+    let place = usize::try_from(cpu).map_err(|_| INVALID)?;
+    if taken || place >= conf.cores() {
         return Err(INVALID);
     }
     let network = shared.settings.network.clone().ok_or(INVALID)?;
@@ -181,14 +178,28 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
         shared.opened = true;
     }
     let made = registry::insert(|index| {
-        let waiter = Waiter::on(shared.queues.last().ok_or(INVALID)?, Interrupt::of(index)?)?;
+        let (program, own) = (Interrupt::of(index)?, Interrupt::of_stack(index)?);
+        let placement = shared.settings.thread;
+        let interrupt = if placement == Placement::None { program } else { own };
+        let waiter = Waiter::on(shared.queues.last().ok_or(INVALID)?, interrupt)?;
         let seed = seed()?;
-        // From here on nothing fails: nobody would read a queue that is lost.
+        // From here on nothing fails, except to start a thread: nobody would read a queue that is lost.
         let queue = shared.queues.pop().ok_or(INVALID)?;
         let ports = queue.ports();
         let carrier = Queue::new(queue, waiter);
         let config = stack(&conf, network.networks(), &carrier);
-        Ok(Context::new(Box::new(carrier), config, &conf, ports, seed))
+        let stack = |sockets| Stack::new(Box::new(carrier), config, &conf, sockets, ports, seed);
+        let open = conf.descriptors();
+        let thread_on = match placement {
+            Placement::None => return Ok(Context::new(Link::Here(Box::new(stack(open))), &conf)),
+            Placement::Own => Some(place),
+            // Those below it have contexts. If there is none, any.
+            Placement::Other => Some(conf.cores() + place).filter(|&cpu| cpu < cpu::count()),
+        };
+        // Twice as many: connections that the program has not accepted yet, or whose bytes are still to be sent
+        // after it has closed them, have numbers, too.
+        let front = threaded::start(stack(open * 2), thread_on, program, own)?;
+        Ok(Context::new(Link::Thread(Box::new(front)), &conf))
     });
     if let Ok(handle) = made {
         shared.cpus.push((handle, cpu));
@@ -208,7 +219,8 @@ fn stack(conf: &Conf, networks: &[Prefix], carrier: &impl Carrier) -> Config {
     Config { limits: conf.limits(), profile: conf.profile(), ..Config::new(addresses, capabilities) }
 }
 
-/// A context on packets and a clock of the caller's: see `mtcp_device.h`.
+/// A context on packets and a clock of the caller's: see `mtcp_device.h`. Its stack is inside the program's calls,
+/// whose threads alone call the device's functions.
 ///
 /// # Safety
 /// `device` is null or valid for reads, and its functions can be called while the context lives;
@@ -234,7 +246,10 @@ pub unsafe extern "C" fn mtcp_create_context_on(
         let networks = networks.ok_or(INVALID)?;
         let conf = shared().settings.conf;
         let config = stack(&conf, &networks, &carrier);
-        registry::insert(|_| Ok(Context::new(Box::new(carrier), config, &conf, None, seed()?)))
+        registry::insert(|_| {
+            let stack = Stack::new(Box::new(carrier), config, &conf, conf.descriptors(), None, seed()?);
+            Ok(Context::new(Link::Here(Box::new(stack)), &conf))
+        })
     }))
 }
 
@@ -285,6 +300,8 @@ mod tests {
     use super::*;
     use crate::context::Pause;
 
+    const NETWORK: Option<&str> = Some("tun:mtcp%d,10.79.0.2/24");
+
     /// A defect in one context: clients that the kernel sends to its queue are served by the other one,
     /// and its CPU can have a new context.
     #[test]
@@ -294,28 +311,36 @@ mod tests {
         if !netns::enter("lifecycle::tests::a_context_that_panics_leaves_its_queue", BOUND) {
             return;
         }
-        shared().settings.read("num_cores = 2", Some("tun:mtcp%d,10.79.0.2/24")).expect("settings");
-        let [torn, whole] = [0, 1].map(|cpu| create(cpu).expect("a context"));
-        let at = SocketAddr::from(([10, 79, 0, 2], 7));
-        for context in [torn, whole] {
-            let listening = registry::with(context, |context| {
-                let socket = context.sockets.socket()?;
-                context.sockets.bind(socket, at)?;
-                context.sockets.listen(socket, CLIENTS)?;
-                Ok(())
-            });
-            listening.expect("a listener");
-        }
-        let panicked: Result<(), Errno> = registry::with(torn, |_| panic!("a defect, for this test"));
-        assert_eq!(panicked, Err(Errno(libc::ENOTRECOVERABLE)));
-        assert_eq!(registry::with(torn, |_| Ok(())), Err(INVALID));
+        for thread in ["none", "own"] {
+            shared().settings.read("num_cores = 2", NETWORK, Some(thread)).expect("settings");
+            let [torn, whole] = [0, 1].map(|cpu| create(cpu).expect("a context"));
+            let at = SocketAddr::from(([10, 79, 0, 2], 7));
+            for context in [torn, whole] {
+                let listening = registry::with(context, |context| {
+                    context.run(move |stack| {
+                        let socket = stack.sockets.socket()?;
+                        stack.sockets.bind(socket, at)?;
+                        stack.sockets.listen(socket, CLIENTS)?;
+                        Ok(())
+                    })
+                });
+                listening.expect("a listener");
+            }
+            let panicked: Result<(), Errno> =
+                registry::with(torn, |context| context.run(|_| panic!("a defect, for this test")));
+            assert_eq!(panicked, Err(Errno(libc::ENOTRECOVERABLE)));
+            assert_eq!(registry::with(torn, |_| Ok(())), Err(INVALID));
 
-        let clients = thread::spawn(move || (0..CLIENTS).map(|_| TcpStream::connect(at)).collect::<Vec<_>>());
-        while !clients.is_finished() {
-            registry::with(whole, Context::turn).expect("a turn");
+            let clients =
+                thread::spawn(move || (0..CLIENTS).map(|_| TcpStream::connect(at)).collect::<Vec<_>>());
+            while !clients.is_finished() {
+                registry::with(whole, Context::turn).expect("a turn");
+            }
+            assert!(clients.join().expect("no panic").iter().all(Result::is_ok));
+            destroy(create(0).expect("a context")).expect("a context");
+            destroy(whole).expect("a context");
+            mtcp_destroy();
         }
-        assert!(clients.join().expect("no panic").iter().all(Result::is_ok));
-        create(0).expect("a context");
     }
 
     /// What the signal handler below uses, and the error of its last call.
@@ -337,7 +362,7 @@ mod tests {
         if !netns::enter("lifecycle::tests::a_context_may_panic_in_a_signal_handler", BOUND) {
             return;
         }
-        shared().settings.read("num_cores = 1", Some("tun:mtcp%d,10.79.0.2/24")).expect("settings");
+        shared().settings.read("num_cores = 1", NETWORK, Some("none")).expect("settings");
         let number = create(0).expect("a context").addr();
         CONTEXT.store(number, Ordering::Relaxed);
         let handler: extern "C" fn(c_int) = panic_in_a_call;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tcp::sockets::Readiness;
 
 use crate::errno::{AGAIN, Errno};
+use crate::files::Member;
 
 /// Bytes that a pipe holds, as pipe(7).
 const ROOM: usize = 64 << 10;
@@ -16,15 +17,7 @@ pub(crate) struct Pipe {
     /// Ends that are closed: for reading, for writing.
     pub(crate) closed: [bool; 2],
     /// Epoll sets that its ends are in.
-    pub(crate) members: Vec<Member>,
-}
-
-/// A place in an epoll set.
-pub(crate) struct Member {
-    pub(crate) end: End,
-    /// Its number.
-    pub(crate) epoll: i32,
-    pub(crate) place: u32,
+    pub(crate) members: [Vec<Member>; 2],
 }
 
 /// Which end of a pipe.
@@ -56,12 +49,6 @@ impl Pipe {
         }
         self.bytes.extend(&bytes[..len]);
         Ok(len)
-    }
-
-    /// Its place in this epoll set.
-    pub(crate) fn place(&self, end: End, epoll: i32) -> Option<u32> {
-        let member = self.members.iter().find(|member| (member.end, member.epoll) == (end, epoll));
-        member.map(|member| member.place)
     }
 
     pub(crate) fn unread(&self) -> usize {

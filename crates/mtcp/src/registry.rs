@@ -20,11 +20,9 @@ use std::time::Duration;
 
 use crate::carrier::Waiter;
 use crate::context::{Context, Pause};
-use crate::errno::{Errno, INTERRUPTED, INVALID};
+use crate::errno::{Errno, FORKED, INTERRUPTED, INVALID, TORN};
 use crate::lifecycle;
-
-/// Contexts of a process at most: a bit of `INSIDE` each.
-pub(crate) const CONTEXTS_MAX: usize = u64::BITS as usize;
+use crate::signal::CONTEXTS_MAX;
 
 /// What `mctx_t` points to, as far as C is concerned.
 #[repr(C)]
@@ -165,10 +163,12 @@ impl State {
     ) -> Result<T, E> {
         let current = self.context.as_mut().filter(|context| self.generation == generation && !context.torn);
         let context = current.ok_or(INVALID)?;
-        catch_unwind(AssertUnwindSafe(|| work(context))).unwrap_or_else(|_| {
-            context.torn = true;
-            Err(Errno(libc::ENOTRECOVERABLE).into())
-        })
+        if context.link.is_left_behind() {
+            return Err(FORKED.into());
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(context)));
+        context.torn = outcome.is_err() || context.link.is_torn();
+        outcome.unwrap_or(Err(TORN.into()))
     }
 }
 
@@ -214,7 +214,7 @@ impl Slot {
         (state.leader, state.asleep) = (true, true);
         let generation = state.generation;
         drop(state);
-        let result = inside.outside(|| waiter.wait(timeout));
+        let result = inside.outside(|| waiter.wait(timeout)).map(|_| ());
         state = self.lock();
         // Another context may have the slot by now, if nobody could end this sleep.
         if waiter.can_wake() || state.generation == generation {

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use libc::{c_int, sighandler_t};
 
 use crate::errno::{Errno, INVALID};
-use crate::registry::CONTEXTS_MAX;
+
+/// Contexts of a process at most: a bit of a word each.
+pub(crate) const CONTEXTS_MAX: usize = u64::BITS as usize;
 
 /// Signals are 1 to 64.
 const SIGNALS: usize = 65;
@@ -31,15 +33,27 @@ pub(crate) struct Interrupt {
 /// one while its context ends.
 static INTERRUPTS: [OnceLock<Interrupt>; CONTEXTS_MAX] = [const { OnceLock::new() }; CONTEXTS_MAX];
 
+/// Of the stacks' own threads, which no signal interrupts.
+static STACKS: [OnceLock<Interrupt>; CONTEXTS_MAX] = [const { OnceLock::new() }; CONTEXTS_MAX];
+
 impl Interrupt {
     /// That of a context that is being made. What ended waits of the one before is forgotten.
     pub(crate) fn of(index: usize) -> io::Result<&'static Interrupt> {
-        if INTERRUPTS[index].get().is_none() {
+        Interrupt::at(&INTERRUPTS[index])
+    }
+
+    /// That of the stack's own thread, if it gets one.
+    pub(crate) fn of_stack(index: usize) -> io::Result<&'static Interrupt> {
+        Interrupt::at(&STACKS[index])
+    }
+
+    fn at(place: &'static OnceLock<Interrupt>) -> io::Result<&'static Interrupt> {
+        if place.get().is_none() {
             let made = Interrupt { eventfd: sys::eventfd::create()?, signalled: AtomicBool::new(false) };
             // Only the thread that has taken the slot makes one.
-            let _ = INTERRUPTS[index].set(made);
+            let _ = place.set(made);
         }
-        let interrupt = INTERRUPTS[index].get().ok_or(io::ErrorKind::Other)?;
+        let interrupt = place.get().ok_or(io::ErrorKind::Other)?;
         interrupt.clear();
         Ok(interrupt)
     }

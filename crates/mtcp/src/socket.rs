@@ -11,8 +11,10 @@ use crate::address;
 use crate::context::Context;
 use crate::errno::{BAD, Errno, FAULT, INVALID, NOT_SOCKET, int};
 use crate::files::File;
+use crate::link::Link;
 use crate::pipe::End;
 use crate::registry::{self, Handle};
+use crate::threaded::Kind;
 
 /// A new socket: AF_INET, or AF_INET6, which mTCP does not have; SOCK_STREAM.
 #[unsafe(no_mangle)]
@@ -26,10 +28,14 @@ pub extern "C" fn mtcp_socket(mctx: Handle, domain: c_int, kind: c_int, _protoco
         if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
             return Err(INVALID);
         }
-        let socket = context.sockets.socket().map_err(full)?;
-        // mTCP has no Nagle's algorithm. Accepted sockets inherit this.
-        let now = context.now();
-        context.sockets.set_options(now, socket, Options { no_delay: true, ..Options::default() })?;
+        let socket = context.run(|stack| {
+            let socket = stack.sockets.socket().map_err(full)?;
+            // mTCP has no Nagle's algorithm. Accepted sockets inherit this.
+            let options = Options { no_delay: true, ..Options::default() };
+            stack.sockets.set_options(stack.now(), socket, options)?;
+            Ok(socket)
+        })?;
+        context.link.opened(socket);
         keep(context, socket, kind & libc::SOCK_NONBLOCK != 0, v6)
     }))
 }
@@ -45,8 +51,7 @@ fn full(error: Error) -> Errno {
 fn keep(context: &mut Context, socket: Socket, nonblocking: bool, v6: bool) -> Result<c_int, Errno> {
     let file = File::Socket { socket, nonblocking, v6 };
     context.files.insert(file).inspect_err(|_| {
-        let now = context.now();
-        let _ = context.sockets.close(now, socket);
+        let _ = context.link.close(socket);
     })
 }
 
@@ -85,7 +90,7 @@ pub unsafe extern "C" fn mtcp_socket_ioctl(
         match c_ulong::from(request as u32) {
             request if request == libc::FIONREAD as c_ulong => {
                 let unread = match context.files.get(id)? {
-                    File::Socket { socket, .. } => context.sockets.unread(*socket).map_err(|_| BAD)?,
+                    File::Socket { socket, .. } => context.link.unread(*socket).map_err(|_| BAD)?,
                     File::Pipe { pipe, end: End::Read, .. } => {
                         context.pipes[*pipe].as_ref().map_or(0, crate::pipe::Pipe::unread)
                     }
@@ -117,7 +122,7 @@ pub unsafe extern "C" fn mtcp_bind(mctx: Handle, id: c_int, addr: *const sockadd
         }
         // SAFETY: as the caller promises.
         let address = unsafe { address::read(addr, len) }.map_err(|_| INVALID)?;
-        context.sockets.bind(socket, address)?;
+        context.run(move |stack| Ok(stack.sockets.bind(socket, address)?))?;
         Ok(0)
     }))
 }
@@ -128,7 +133,9 @@ pub extern "C" fn mtcp_listen(mctx: Handle, id: c_int, backlog: c_int) -> c_int 
     int(registry::with(mctx, |context| {
         let (socket, _) = context.files.socket(id)?;
         let backlog = usize::try_from(backlog).ok().filter(|&backlog| backlog > 0).ok_or(INVALID)?;
-        context.sockets.listen(socket, backlog.min(context.backlog_max))?;
+        let backlog = backlog.min(context.backlog_max);
+        context.run(move |stack| Ok(stack.sockets.listen(socket, backlog)?))?;
+        context.link.became(socket, Kind::Listener);
         Ok(0)
     }))
 }
@@ -152,10 +159,9 @@ pub unsafe extern "C" fn mtcp_accept(
         if !context.files.has_room(1) {
             return Err(Errno(libc::ENFILE).into());
         }
-        let socket = context.call(nonblocking, |sockets, now| sockets.accept(now, listener))?;
-        let peer = context.sockets.peer_address(socket);
-        let id = keep(context, socket, false, peer.is_ok_and(|peer| peer.is_ipv6()))?;
-        if let Ok(peer) = peer
+        let (socket, peer) = context.call(nonblocking, |link| link.accept(listener))?;
+        let id = keep(context, socket, false, peer.is_some_and(|peer| peer.is_ipv6()))?;
+        if let Some(peer) = peer
             && !addr.is_null()
             && !len.is_null()
         {
@@ -188,17 +194,19 @@ pub unsafe extern "C" fn mtcp_connect(
         if !begun {
             // SAFETY: as the caller promises.
             let remote = unsafe { address::read(addr, len) }.map_err(connect_error)?;
-            match context.connect(socket, remote) {
-                Err(Errno(libc::EINPROGRESS)) if !nonblocking => begun = true,
-                result => return Ok(result.map(|()| 0).map_err(connect_error)?),
+            let result = context.run(move |stack| stack.connect(socket, remote));
+            begun = result == Err(Errno(libc::EINPROGRESS));
+            if begun {
+                context.link.became(socket, Kind::Connection);
+            }
+            if !begun || nonblocking {
+                return Ok(result.map(|()| 0).map_err(connect_error)?);
             }
         }
         // It is open when it can be written, and has failed when there is an error.
-        context.call(false, |sockets, _| match sockets.readiness(socket)? {
+        context.call(false, |link| match link.readiness(socket)? {
             ready if ready.is_none() => Err(Error::WouldBlock),
-            ready if ready.has(Readiness::ERROR) => {
-                Err(sockets.take_error(socket)?.unwrap_or(Error::Refused))
-            }
+            ready if ready.has(Readiness::ERROR) => Err(link.take_error(socket)?.unwrap_or(Error::Refused)),
             _ => Ok(0),
         })
     }))
@@ -230,7 +238,8 @@ pub extern "C" fn mtcp_init_rss(
         }
         let [local, remote] = [saddr_base, daddr].map(|address| Ipv4Addr::from_bits(u32::from_be(address)));
         let port = u16::from_be(dport as u16);
-        context.prepare(local.into(), SocketAddr::new(remote.into(), port)).map(|()| 0)
+        let remote = SocketAddr::new(remote.into(), port);
+        context.run(move |stack| stack.prepare(local.into(), remote)).map(|()| 0)
     }))
 }
 
@@ -239,10 +248,7 @@ pub extern "C" fn mtcp_init_rss(
 pub extern "C" fn mtcp_close(mctx: Handle, id: c_int) -> c_int {
     int(registry::with(mctx, |context| {
         match context.files.remove(id).ok_or(BAD)? {
-            File::Socket { socket, .. } => {
-                let now = context.now();
-                context.sockets.close(now, socket)?;
-            }
+            File::Socket { socket, .. } => context.close_socket(socket, Link::close)?,
             File::Epoll(epoll) => context.close_epoll(id, &epoll)?,
             File::Pipe { pipe, end, .. } => context.close_pipe(pipe, end),
         }
@@ -255,13 +261,8 @@ pub extern "C" fn mtcp_close(mctx: Handle, id: c_int) -> c_int {
 pub extern "C" fn mtcp_abort(mctx: Handle, id: c_int) -> c_int {
     int(registry::with(mctx, |context| {
         let (socket, _) = context.files.socket(id)?;
-        // Of one that never was a connection there is nothing to reset.
-        context.sockets.info(socket)?;
-        let now = context.now();
-        let options = Options { linger: Some(Duration::ZERO), ..context.sockets.options(socket)? };
-        context.sockets.set_options(now, socket, options)?;
+        context.close_socket(socket, Link::abort)?;
         context.files.remove(id);
-        context.sockets.close(now, socket)?;
         Ok(0)
     }))
 }
@@ -280,7 +281,8 @@ pub unsafe extern "C" fn mtcp_getsockname(
     int(registry::with(mctx, |context| {
         let File::Socket { socket, v6, .. } = *context.files.get(id)? else { return Err(NOT_SOCKET) };
         let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        let local = context.sockets.local_address(socket).unwrap_or(SocketAddr::new(any, 0));
+        let local = context.run(move |stack| Ok(stack.sockets.local_address(socket).ok()))?;
+        let local = local.unwrap_or(SocketAddr::new(any, 0));
         // SAFETY: as the caller promises.
         unsafe { address::write(local, addr, len) }?;
         Ok(0)
@@ -300,7 +302,7 @@ pub unsafe extern "C" fn mtcp_getpeername(
 ) -> c_int {
     int(registry::with(mctx, |context| {
         let (socket, _) = context.files.socket(id)?;
-        let peer = context.sockets.peer_address(socket)?;
+        let peer = context.run(move |stack| Ok(stack.sockets.peer_address(socket)?))?;
         // SAFETY: as the caller promises.
         unsafe { address::write(peer, addr, len) }?;
         Ok(0)
@@ -326,17 +328,22 @@ pub unsafe extern "C" fn mtcp_getsockopt(
         if value.is_null() || len.is_null() {
             return Err(FAULT);
         }
-        let Options { no_delay, cork, keep_alive, linger, .. } = context.sockets.options(socket)?;
-        let number = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => {
-                // SAFETY: as the caller promises.
-                unsafe { len.write(size_of::<c_int>() as socklen_t) };
-                context.sockets.take_error(socket)?.map_or(0, Error::number)
-            }
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+            let error = context.link.take_error(socket)?.map_or(0, Error::number);
+            // SAFETY: as the caller promises.
+            return unsafe {
+                len.write(size_of::<c_int>() as socklen_t);
+                write(error, value, len)
+            };
+        }
+        let (options, segment) = context
+            .run(move |stack| Ok((stack.sockets.options(socket)?, stack.sockets.segment_size(socket)?)))?;
+        let Options { no_delay, cork, keep_alive, linger, .. } = options;
+        let number: c_int = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => keep_alive.into(),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => no_delay.into(),
             (libc::IPPROTO_TCP, libc::TCP_CORK) => cork.into(),
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => context.sockets.segment_size(socket)?.into(),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment.into(),
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let seconds = linger.map_or(0, |linger| linger.as_secs() as c_int);
                 let linger = libc::linger { l_onoff: linger.is_some().into(), l_linger: seconds };
@@ -380,7 +387,7 @@ pub unsafe extern "C" fn mtcp_setsockopt(
 ) -> c_int {
     int(registry::with(mctx, |context| {
         let (socket, _) = context.files.socket(id)?;
-        let mut options = context.sockets.options(socket)?;
+        let mut options = context.run(move |stack| Ok(stack.sockets.options(socket)?))?;
         // SAFETY: as the caller promises.
         let number = || unsafe { read::<c_int>(value, len) };
         let flag = || number().map(|number| number != 0);
@@ -400,8 +407,7 @@ pub unsafe extern "C" fn mtcp_setsockopt(
             }
             _ => return Ok(0),
         }
-        let now = context.now();
-        context.sockets.set_options(now, socket, options)?;
+        context.run(move |stack| Ok(stack.sockets.set_options(stack.now(), socket, options)?))?;
         Ok(0)
     }))
 }

@@ -4,7 +4,6 @@ use std::ffi::{c_char, c_int};
 use std::slice;
 
 use libc::{iovec, ssize_t};
-use tcp::State;
 use tcp::sockets::{Readiness, Socket};
 
 use crate::context::{Context, Pause};
@@ -62,10 +61,7 @@ unsafe fn buffer_of<'a>(buffer: *mut c_char, len: usize) -> &'a mut [u8] {
 
 /// ENOTCONN while it is being opened, where POSIX has EAGAIN.
 fn is_open(context: &Context, socket: Socket) -> Result<(), Errno> {
-    match context.sockets.info(socket)?.state {
-        State::SynSent | State::SynReceived => Err(Errno(libc::ENOTCONN)),
-        _ => Ok(()),
-    }
+    if context.link.is_opening(socket)? { Err(Errno(libc::ENOTCONN)) } else { Ok(()) }
 }
 
 /// A call on no bytes returns EAGAIN where mTCP's does: 0 would be the end of the stream.
@@ -84,10 +80,7 @@ fn read(
         File::Socket { socket, nonblocking, .. } => {
             is_open(context, socket)?;
             none_to_move(out, nonblocking)?;
-            context.call(nonblocking || dont_wait, |sockets, now| match peek {
-                true => sockets.peek(now, socket, out),
-                false => sockets.read(now, socket, out),
-            })
+            context.call(nonblocking || dont_wait, |link| link.read(socket, out, peek))
         }
         File::Pipe { pipe, end: End::Read, nonblocking } if !peek => {
             none_to_move(out, nonblocking)?;
@@ -123,7 +116,7 @@ fn write(context: &mut Context, id: c_int, bytes: &[u8], dont_wait: bool) -> Res
         File::Socket { socket, nonblocking, .. } => {
             is_open(context, socket)?;
             none_to_move(bytes, nonblocking)?;
-            context.call(nonblocking || dont_wait, |sockets, now| sockets.write(now, socket, bytes))
+            context.call(nonblocking || dont_wait, |link| link.write(socket, bytes))
         }
         File::Pipe { pipe, end: End::Write, nonblocking } => {
             none_to_move(bytes, nonblocking)?;
@@ -267,11 +260,8 @@ impl Context {
 
     /// Something happened that this end of a pipe is interested in.
     fn note_pipe(&mut self, pipe: usize, end: End) {
-        let Some(held) = &self.pipes[pipe] else { return };
-        for member in held.members.iter().filter(|member| member.end == end) {
-            if let Ok(epoll) = self.files.epoll(member.epoll) {
-                epoll.pipes.wake(member.place, Readiness::ALL);
-            }
+        if let Some(held) = &self.pipes[pipe] {
+            self.files.wake(&held.members[end as usize], Readiness::ALL);
         }
     }
 
@@ -279,11 +269,7 @@ impl Context {
     pub(crate) fn close_pipe(&mut self, pipe: usize, end: End) {
         let Some(held) = &mut self.pipes[pipe] else { return };
         held.closed[end as usize] = true;
-        for member in held.members.extract_if(.., |member| member.end == end) {
-            if let Ok(epoll) = self.files.epoll(member.epoll) {
-                epoll.pipes.remove(member.place);
-            }
-        }
+        self.files.forget(&std::mem::take(&mut held.members[end as usize]));
         if held.closed == [true; 2] {
             self.pipes[pipe] = None;
         } else {

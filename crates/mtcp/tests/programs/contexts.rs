@@ -11,7 +11,7 @@ use std::time::Duration;
 use testkit::netns;
 use testkit::skip::{self, Skipped};
 
-use super::support::{BOUND, Place, connect};
+use super::support::{BOUND, OWN_OR_NONE, Place, connect};
 
 /// After this time without a packet the kernel knows nothing of a flow any more, and may send it to
 /// another queue (tun.c: 3 s, checked each 3 s, rounded up).
@@ -40,29 +40,32 @@ fn contexts_leave_their_queues_to_each_other() {
     if !netns::enter("contexts::contexts_leave_their_queues_to_each_other", BOUND) {
         return;
     }
-    let place = Place::new("contexts-join");
-    let mut server = place.start(&place.build("tests/c/contexts.c"), &["2"]);
-    assert_eq!(server.command("begin 0"), "began");
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
-    assert_eq!(server.command("begin 1"), "began");
-    assert!(clients.iter().all(|&(_, context)| context == b'0'));
-    thread::sleep(SILENCE);
-    clients.iter_mut().for_each(|(stream, _)| ask(stream));
-    let mut others: Vec<_> = (0..CLIENTS).map(|_| open()).filter(|&(_, context)| context == b'1').collect();
-    assert!(others.len() > CLIENTS / 6, "the later context serves {} of {CLIENTS}", others.len());
-    others.iter_mut().for_each(|(stream, _)| ask(stream));
+    for thread in OWN_OR_NONE {
+        let place = Place::new("contexts-join", thread);
+        let mut server = place.start(&place.build("tests/c/contexts.c"), &["2"]);
+        assert_eq!(server.command("begin 0"), "began");
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
+        assert_eq!(server.command("begin 1"), "began");
+        assert!(clients.iter().all(|&(_, context)| context == b'0'));
+        thread::sleep(SILENCE);
+        clients.iter_mut().for_each(|(stream, _)| ask(stream));
+        let mut others: Vec<_> =
+            (0..CLIENTS).map(|_| open()).filter(|&(_, context)| context == b'1').collect();
+        assert!(others.len() > CLIENTS / 6, "the later context serves {} of {CLIENTS}", others.len());
+        others.iter_mut().for_each(|(stream, _)| ask(stream));
 
-    assert_eq!(server.command("end 0"), "ended");
-    for (stream, _) in &mut clients {
-        assert_eq!(stream.read(&mut [0]).expect("the end of the stream"), 0);
+        assert_eq!(server.command("end 0"), "ended");
+        for (stream, _) in &mut clients {
+            assert_eq!(stream.read(&mut [0]).expect("the end of the stream"), 0);
+        }
+        others.iter_mut().for_each(|(stream, _)| ask(stream));
+        assert!((0..CLIENTS).all(|_| open().1 == b'1'));
+        drop(others);
+        assert_eq!(server.command("end 1"), "ended");
+        assert_eq!(server.command("begin 1"), "began");
+        ask(&mut open().0);
+        assert_eq!(server.command("end 1"), "ended");
     }
-    others.iter_mut().for_each(|(stream, _)| ask(stream));
-    assert!((0..CLIENTS).all(|_| open().1 == b'1'));
-    drop(others);
-    assert_eq!(server.command("end 1"), "ended");
-    assert_eq!(server.command("begin 1"), "began");
-    ask(&mut open().0);
-    assert_eq!(server.command("end 1"), "ended");
 }
 
 /// A thread that ends without destroying its context leaves its queue to the others, too, and its
@@ -73,24 +76,26 @@ fn a_thread_that_ends_leaves_its_queue() {
     if !netns::enter("contexts::a_thread_that_ends_leaves_its_queue", BOUND) {
         return;
     }
-    let place = Place::new("contexts-leave");
-    let mut server = place.start(&place.build("tests/c/contexts.c"), &["2"]);
-    for context in 0..2 {
-        assert_eq!(server.command(&format!("begin {context}")), "began");
-    }
-    let clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
-    assert_eq!(server.command("leave 0"), "ended");
-    assert!((0..CLIENTS).all(|_| open().1 == b'1'));
-    for (mut stream, context) in clients {
-        if context == b'1' {
-            ask(&mut stream);
-        } else {
-            stream.write_all(b"ping").expect("an open connection");
-            let error = stream.read(&mut [0]).expect_err("nobody has closed it");
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    for thread in OWN_OR_NONE {
+        let place = Place::new("contexts-leave", thread);
+        let mut server = place.start(&place.build("tests/c/contexts.c"), &["2"]);
+        for context in 0..2 {
+            assert_eq!(server.command(&format!("begin {context}")), "began");
         }
+        let clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
+        assert_eq!(server.command("leave 0"), "ended");
+        assert!((0..CLIENTS).all(|_| open().1 == b'1'));
+        for (mut stream, context) in clients {
+            if context == b'1' {
+                ask(&mut stream);
+            } else {
+                stream.write_all(b"ping").expect("an open connection");
+                let error = stream.read(&mut [0]).expect_err("nobody has closed it");
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            }
+        }
+        assert_eq!(server.command("end 1"), "ended");
     }
-    assert_eq!(server.command("end 1"), "ended");
 }
 
 /// Has the kernel forward packets, and refuse those for this network with an ICMP error.
@@ -114,15 +119,17 @@ fn errors_find_the_context_that_they_are_about() {
         println!("SKIPPED {test}: {why}");
         return skip::record(test, &Skipped::because(why));
     }
-    let place = Place::new("contexts-errors");
-    let mut program = place.start(&place.build("tests/c/contexts.c"), &["2"]);
-    for context in 0..2 {
-        assert_eq!(program.command(&format!("begin {context}")), "began");
-    }
-    for context in 0..2 {
-        assert_eq!(program.command(&format!("connect {context} 10.80.0.1 80")), "No route to host");
-    }
-    for context in 0..2 {
-        assert_eq!(program.command(&format!("end {context}")), "ended");
+    for thread in OWN_OR_NONE {
+        let place = Place::new("contexts-errors", thread);
+        let mut program = place.start(&place.build("tests/c/contexts.c"), &["2"]);
+        for context in 0..2 {
+            assert_eq!(program.command(&format!("begin {context}")), "began");
+        }
+        for context in 0..2 {
+            assert_eq!(program.command(&format!("connect {context} 10.80.0.1 80")), "No route to host");
+        }
+        for context in 0..2 {
+            assert_eq!(program.command(&format!("end {context}")), "ended");
+        }
     }
 }

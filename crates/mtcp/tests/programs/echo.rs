@@ -8,7 +8,7 @@ use std::thread;
 use testkit::net::{pattern, reset_on_drop};
 use testkit::netns;
 
-use super::support::{BOUND, Place, connect};
+use super::support::{BOUND, Place, THREADS, connect};
 
 const SIZES: [usize; 6] = [1, 1_448, 8_192, 70_000, 300_000, 2_000_000];
 
@@ -43,8 +43,8 @@ fn echo(test: &str, edge: &str) {
     if !netns::enter(test, BOUND) {
         return;
     }
-    for threads in ["1", "2"] {
-        let place = Place::new(&format!("echo-{edge}-{threads}"));
+    for (threads, stack) in ["1", "2"].into_iter().flat_map(|threads| THREADS.map(|stack| (threads, stack))) {
+        let place = Place::new(&format!("echo-{edge}-{threads}"), stack);
         let mut server = place.start(&place.build("tests/c/echo.c"), &[threads, edge]);
         server.ready(threads.parse().expect("a number"));
         thread::scope(|scope| {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use testkit::netns;
 use testkit::skip::{self, Skipped};
 
-use super::support::{BOUND, LINUX, Place, STACK, connect};
+use super::support::{BOUND, LINUX, OWN_OR_NONE, Place, STACK, connect};
 
 const CONNECTIONS: usize = 4000;
 const SIZE: usize = 1000;
@@ -59,35 +59,37 @@ fn epserver_answers_linux() {
     if !netns::enter(test, BOUND) {
         return;
     }
-    let place = Place::new("epserver");
-    let body: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
-    fs::create_dir(place.0.join("www")).expect("a directory");
-    fs::write(place.0.join("www/file"), &body).expect("a file");
-    let configuration = root.join("apps/example/epserver.conf");
-    let configuration = configuration.to_str().expect("a path in UTF-8");
-    let program = build(&place, &root, "example/epserver.c");
-    let server = place.start(&program, &["-p", "www", "-f", configuration, "-N", "1"]);
-    drop(listening());
+    for thread in OWN_OR_NONE {
+        let place = Place::new("epserver", thread);
+        let body: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+        fs::create_dir(place.0.join("www")).expect("a directory");
+        fs::write(place.0.join("www/file"), &body).expect("a file");
+        let configuration = root.join("apps/example/epserver.conf");
+        let configuration = configuration.to_str().expect("a path in UTF-8");
+        let program = build(&place, &root, "example/epserver.c");
+        let server = place.start(&program, &["-p", "www", "-f", configuration, "-N", "1"]);
+        drop(listening());
 
-    let clients: Vec<_> = (0..8)
-        .map(|_| {
-            let body = body.clone();
-            thread::spawn(move || {
-                for _ in 0..CONNECTIONS / 8 {
-                    let mut stream = connect(80);
-                    stream.write_all(b"GET /file HTTP/1.0\r\n\r\n").expect("written");
-                    let mut answer = Vec::new();
-                    stream.read_to_end(&mut answer).expect("an answer");
-                    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n") && answer.ends_with(&body));
-                }
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let body = body.clone();
+                thread::spawn(move || {
+                    for _ in 0..CONNECTIONS / 8 {
+                        let mut stream = connect(80);
+                        stream.write_all(b"GET /file HTTP/1.0\r\n\r\n").expect("written");
+                        let mut answer = Vec::new();
+                        stream.read_to_end(&mut answer).expect("an answer");
+                        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n") && answer.ends_with(&body));
+                    }
+                })
             })
-        })
-        .collect();
-    clients.into_iter().for_each(|client| client.join().expect("no error"));
-    for connections in ["1", "500"] {
-        wrk(connections);
+            .collect();
+        clients.into_iter().for_each(|client| client.join().expect("no error"));
+        for connections in ["1", "500"] {
+            wrk(connections);
+        }
+        server.interrupt();
     }
-    server.interrupt();
 }
 
 /// wrk reports errors in lines of their own; without any it prints none of them.
@@ -110,8 +112,6 @@ fn epwget_asks_linux() {
     if !netns::enter(test, BOUND) {
         return;
     }
-    let place = Place::new("epwget");
-    let program = build(&place, &root, "example/epwget.c");
     let configuration = root.join("apps/example/epwget.conf");
     let configuration = configuration.to_str().expect("a path in UTF-8");
     let listener = TcpListener::bind("0.0.0.0:80").expect("a listener");
@@ -132,7 +132,9 @@ fn epwget_asks_linux() {
         }
     });
     let cores = thread::available_parallelism().map_or(1, usize::from).min(2);
-    for cores in 1..=cores {
+    for (cores, stack) in (1..=cores).flat_map(|cores| OWN_OR_NONE.map(|stack| (cores, stack))) {
+        let place = Place::new("epwget", stack);
+        let program = build(&place, &root, "example/epwget.c");
         let (url, count) = (format!("{LINUX}/file"), CONNECTIONS.to_string());
         let arguments = [&url, &count, "-N", &cores.to_string(), "-c", "100", "-f", configuration];
         let text = place.start(&program, &arguments).output();
@@ -149,24 +151,26 @@ fn perf_client_sends_to_linux() {
     if !netns::enter(test, BOUND) {
         return;
     }
-    let place = Place::new("perf");
-    fs::copy(root.join("apps/perf/client.conf"), place.0.join("client.conf")).expect("a copy");
-    let program = build(&place, &root, "perf/client.c");
-    let client = place.start(&program, &["wait", STACK, "80", "1"]);
-    let mut stream = listening();
-    stream.set_read_timeout(Some(BOUND)).expect("a timeout");
-    let (mut got, mut buffer) = (0, vec![0; 65_536]);
-    loop {
-        let len = stream.read(&mut buffer).expect("bytes");
-        assert!(len > 0, "the client closed without its mark");
-        got += len;
-        if buffer[len - 1] == 0x96 {
-            break;
+    for thread in OWN_OR_NONE {
+        let place = Place::new("perf", thread);
+        fs::copy(root.join("apps/perf/client.conf"), place.0.join("client.conf")).expect("a copy");
+        let program = build(&place, &root, "perf/client.c");
+        let client = place.start(&program, &["wait", STACK, "80", "1"]);
+        let mut stream = listening();
+        stream.set_read_timeout(Some(BOUND)).expect("a timeout");
+        let (mut got, mut buffer) = (0, vec![0; 65_536]);
+        loop {
+            let len = stream.read(&mut buffer).expect("bytes");
+            assert!(len > 0, "the client closed without its mark");
+            got += len;
+            if buffer[len - 1] == 0x96 {
+                break;
+            }
         }
+        stream.write_all(b"OK\n").expect("written");
+        let text = client.output();
+        // The mark is not counted.
+        let sent = format!("Total bytes sent: {}\n", got - 1);
+        assert!(text.contains(&sent), "{got} bytes arrived: {text}");
     }
-    stream.write_all(b"OK\n").expect("written");
-    let text = client.output();
-    // The mark is not counted.
-    let sent = format!("Total bytes sent: {}\n", got - 1);
-    assert!(text.contains(&sent), "{got} bytes arrived: {text}");
 }

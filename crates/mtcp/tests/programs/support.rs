@@ -1,7 +1,7 @@
 //! Programs built against the library, and what starts and ends them.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,24 @@ pub(crate) const NETWORK: &str = "tun:mtcp%d,10.79.0.2/24";
 pub(crate) const STACK: &str = "10.79.0.2";
 pub(crate) const LINUX: &str = "10.79.0.1";
 
-/// The library as it is installed, and what is built against it.
-pub(crate) struct Place(pub(crate) PathBuf);
+/// Where the stacks of programs run: `stack_thread` of the configuration.
+pub(crate) const THREADS: [&str; 3] = ["own", "other", "none"];
+pub(crate) const OWN_OR_NONE: [&str; 2] = ["own", "none"];
+
+/// The library as it is installed, what is built against it, and where its stacks run.
+pub(crate) struct Place(pub(crate) PathBuf, &'static str);
 
 impl Place {
-    pub(crate) fn new(test: &str) -> Place {
-        let place = std::env::temp_dir().join(format!("megapipe-mtcp-{test}-{}", std::process::id()));
+    pub(crate) fn new(test: &str, thread: &'static str) -> Place {
+        let name = format!("megapipe-mtcp-{test}-{thread}-{}", std::process::id());
+        let place = std::env::temp_dir().join(name);
         fs::create_dir_all(&place).expect("a directory");
         let test = std::env::current_exe().expect("the test knows its path");
         let library = test.with_file_name("libmegapipe_mtcp.so");
         for name in ["libmegapipe_mtcp.so", "libmegapipe_mtcp.so.0"] {
             symlink(&library, place.join(name)).expect("a link");
         }
-        Place(place)
+        Place(place, thread)
     }
 
     /// Compiles a program. Warnings are errors: programs include the headers with flags of their own.
@@ -59,6 +64,7 @@ impl Place {
         let mut command = Command::new(program);
         command.stdin(Stdio::piped());
         command.args(arguments).env("LD_LIBRARY_PATH", &self.0).env("MEGAPIPE_STACK", NETWORK);
+        command.env("MEGAPIPE_STACK_THREAD", self.1);
         command.current_dir(&self.0);
         Running(command.stdout(Stdio::piped()).spawn().expect("the program starts"))
     }
@@ -76,17 +82,25 @@ pub(crate) struct Running(Child);
 impl Running {
     /// Reads so many lines, each of which says that a thread is ready.
     pub(crate) fn ready(&mut self, threads: usize) {
-        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("piped"));
         for _ in 0..threads {
-            let mut line = String::new();
-            lines.read_line(&mut line).expect("readable");
+            let line = self.line();
             assert!(line.contains("is ready"), "{line:?}");
         }
     }
 
     /// Gives it a command, and returns the line with which it answers.
     pub(crate) fn command(&mut self, line: &str) -> String {
-        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it reads commands");
+        self.tell(line);
+        self.line()
+    }
+
+    /// Gives it a line.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it reads lines");
+    }
+
+    /// The next line that it prints.
+    pub(crate) fn line(&mut self) -> String {
         // A byte at a time: what follows is for the next command.
         let mut answer = Vec::new();
         let mut byte = [0];
