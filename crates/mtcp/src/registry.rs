@@ -85,6 +85,22 @@ struct Called {
     generations: [Cell<usize>; CONTEXTS_MAX],
 }
 
+impl Called {
+    /// Whether this is the thread's first call on the context.
+    fn note(&self, index: usize, generation: usize) -> bool {
+        if self.generations[index].get() == generation {
+            return false;
+        }
+        let process = std::process::id();
+        if self.process.replace(process) != process {
+            // What a forked child has inherited was the parent's.
+            self.generations.iter().for_each(|inherited| inherited.set(0));
+        }
+        self.generations[index].set(generation);
+        true
+    }
+}
+
 impl Drop for Called {
     fn drop(&mut self) {
         // A forked child leaves the contexts to its parent.
@@ -133,10 +149,7 @@ impl State {
     /// The calling thread calls the context, and is one of its threads until it ends.
     fn count_thread(&mut self, index: usize, generation: usize) {
         let Some(context) = self.context.as_mut().filter(|_| self.generation == generation) else { return };
-        let is_new = CALLED.try_with(|called| {
-            called.process.set(std::process::id());
-            called.generations[index].replace(generation) != generation
-        });
+        let is_new = CALLED.try_with(|called| called.note(index, generation));
         // What is called while the thread ends has one for ever.
         if is_new.unwrap_or(true) {
             self.threads += 1;
