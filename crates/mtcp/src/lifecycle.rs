@@ -198,7 +198,7 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
         };
         // Twice as many: connections that the program has not accepted yet, or whose bytes are still to be sent
         // after it has closed them, have numbers, too.
-        let front = threaded::start(stack(open * 2), thread_on, program, own)?;
+        let front = threaded::start(stack(open * 2), (thread_on, placement == Placement::Own), program, own)?;
         Ok(Context::new(Link::Thread(Box::new(front)), &conf))
     });
     if let Ok(handle) = made {

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use packet::group::Queue;
+use tcp::Time;
 use tcp::sockets::{Bits, Errno as Error, Notice, Options, Readiness, Set, Socket, Trigger};
 
 use super::message::{Call, Chunk, Event, Job, Kind, Spare};
@@ -50,6 +51,10 @@ pub(super) struct Back {
     /// Something was reported that the program may be waiting for.
     is_loud: bool,
     broken: bool,
+    /// When this round began.
+    now: Time,
+    /// The program's threads run on this CPU, too.
+    shares_cpu: bool,
     /// Since when the context is being destroyed: nothing is reported any more.
     ending: Option<Instant>,
 }
@@ -80,6 +85,7 @@ impl Back {
         events: Producer<Event>,
         (sleeper, own): (Sleeper, &'static Interrupt),
         (waker, program): (Waker, &'static Interrupt),
+        shares_cpu: bool,
     ) -> Back {
         let set = stack.sockets.create_set(Bits::Together);
         Back {
@@ -99,6 +105,8 @@ impl Back {
             caller: None,
             is_loud: false,
             broken: false,
+            now: Time::default(),
+            shares_cpu,
             ending: None,
         }
     }
@@ -117,6 +125,7 @@ impl Back {
     fn serve(&mut self) -> Instant {
         let mut packets = true;
         loop {
+            self.now = self.stack.now();
             self.do_jobs();
             if self.stack.is_there() {
                 self.move_packets(packets);
@@ -127,7 +136,10 @@ impl Back {
             {
                 return begin;
             }
-            self.publish();
+            if self.publish() && self.shares_cpu {
+                // The program answers now, and what it writes goes out with the acknowledgement.
+                thread::yield_now();
+            }
             packets = self.sleep();
         }
     }
@@ -222,8 +234,7 @@ impl Back {
 
     /// Closes a socket whose bytes are with the TCP.
     fn forget(&mut self, socket: Socket) {
-        let now = self.stack.now();
-        let _ = self.stack.sockets.close(now, socket);
+        let _ = self.stack.sockets.close(self.now, socket);
         if let Some(record) = self.records.get_mut(socket.0 as usize).and_then(Option::take) {
             record.written.into_iter().for_each(|chunk| self.spare.keep(chunk));
         }
@@ -240,9 +251,8 @@ impl Back {
             if record.kind == Kind::Connection && record.lent > 0 {
                 // As a program that closes with bytes unread.
                 let options = self.stack.sockets.options(socket).unwrap_or_default();
-                let now = self.stack.now();
                 let at_once = Options { linger: Some(Duration::ZERO), ..options };
-                let _ = self.stack.sockets.set_options(now, socket, at_once);
+                let _ = self.stack.sockets.set_options(self.now, socket, at_once);
             }
             self.queue(socket);
         }
@@ -252,7 +262,7 @@ impl Back {
         let moved = match packets {
             true => self.stack.turn(),
             false => {
-                self.stack.advance(self.stack.now());
+                self.stack.advance(self.now);
                 Ok(())
             }
         };
@@ -284,6 +294,8 @@ impl Back {
                 Kind::Connection => self.serve_connection(socket),
             };
             if !is_done {
+                // Of returned chunks alone the program is not woken, and their places are needed.
+                self.is_loud = true;
                 self.queue(socket);
                 break;
             }
@@ -296,8 +308,7 @@ impl Back {
             if !self.has_room() {
                 return false;
             }
-            let now = self.stack.now();
-            let socket = match self.stack.sockets.accept(now, listener) {
+            let socket = match self.stack.sockets.accept(self.now, listener) {
                 Ok(socket) => socket,
                 Err(Error::TooMany) => {
                     self.stalled.push(listener);
@@ -357,7 +368,6 @@ impl Back {
 
     /// Gives the TCP what the program has written. Returns whether there was room to report it.
     fn send(&mut self, socket: Socket) -> bool {
-        let now = self.stack.now();
         loop {
             if !self.has_room() {
                 return false;
@@ -366,7 +376,7 @@ impl Back {
                 return true;
             };
             let Some(chunk) = record.written.front_mut() else { break };
-            let sent = self.stack.sockets.write(now, socket, chunk.unread());
+            let sent = self.stack.sockets.write(self.now, socket, chunk.unread());
             match sent {
                 Ok(len) => chunk.consume(len),
                 Err(Error::WouldBlock) => return true,
@@ -395,13 +405,12 @@ impl Back {
 
     /// Gives the program what has arrived. Returns whether there was room to report it.
     fn receive(&mut self, socket: Socket) -> bool {
-        let now = self.stack.now();
         while self.record(socket).is_some_and(|record| record.lent < CHUNKS_MAX && !record.ended) {
             if !self.has_room() {
                 return false;
             }
             let mut chunk = self.spare.take();
-            match self.stack.sockets.read(now, socket, chunk.room()) {
+            match self.stack.sockets.read(self.now, socket, chunk.room()) {
                 Ok(0) => {
                     self.spare.keep(chunk);
                     if let Some(record) = self.record(socket) {
@@ -454,15 +463,17 @@ impl Back {
         }
     }
 
-    /// Lets the program have what was reported, and wakes it if it waits for that.
-    fn publish(&mut self) {
+    /// Lets the program have what was reported, and wakes it if it waits for that. Returns whether it did.
+    fn publish(&mut self) -> bool {
         self.events.publish();
         if let Some(caller) = self.caller.take() {
             caller.unpark();
         }
-        if std::mem::take(&mut self.is_loud) && self.waker.must_wake() {
+        let must_wake = std::mem::take(&mut self.is_loud) && self.waker.must_wake();
+        if must_wake {
             self.program.wake();
         }
+        must_wake
     }
 
     /// Sleeps until there is something to do. Returns whether packets may have arrived.

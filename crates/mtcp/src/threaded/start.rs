@@ -12,11 +12,11 @@ use crate::signal::Interrupt;
 use crate::stack::Stack;
 use crate::{cpu, fork};
 
-/// Gives a stack a thread, on one CPU if that can be. `program` ends the sleep of the program's threads, and
-/// `own` that of the stack's.
+/// Gives a stack a thread, on one CPU if that can be, on which the program is or is not, too. `program` ends the
+/// sleep of the program's threads, and `own` that of the stack's.
 pub(crate) fn start(
     stack: Stack,
-    cpu: Option<usize>,
+    (cpu, is_shared): (Option<usize>, bool),
     program: &'static Interrupt,
     own: &'static Interrupt,
 ) -> io::Result<Front> {
@@ -25,7 +25,7 @@ pub(crate) fn start(
     let (reported, events) = ring(PLACES);
     let (program_sleeps, wakes_program) = sleep::pair();
     let (stack_sleeps, wakes_stack) = sleep::pair();
-    let back = Back::new(stack, taken, reported, (stack_sleeps, own), (wakes_program, program));
+    let back = Back::new(stack, taken, reported, (stack_sleeps, own), (wakes_program, program), is_shared);
     let thread = without_signals(|| {
         thread::Builder::new().name("mtcp-stack".to_owned()).spawn(move || {
             // Where it may not be there, it runs where it is.

@@ -98,6 +98,31 @@ fn linux_clients_of_a_server() {
     }
 }
 
+/// More messages at once than a ring between program and stack has places: the server of the benchmark sends
+/// 10 MB to each, a piece for each event.
+#[test]
+fn a_hundred_large_answers_at_once() {
+    const CLIENTS: usize = 100;
+    if !netns::enter("a_hundred_large_answers_at_once", BOUND) {
+        return;
+    }
+    for thread in OWN_OR_NONE {
+        let place = Place::new("many", thread);
+        let mut server = place.start(&place.build("benches/server.c"), &[]);
+        assert_eq!(server.line(), "ready");
+        let streams: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(7)).collect();
+        let clients = streams.into_iter().map(|mut stream| {
+            thread::spawn(move || {
+                stream.write_all(b"b").expect("written");
+                let mut answer = vec![0; 10_000_000];
+                stream.read_exact(&mut answer).expect("an answer");
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        clients.into_iter().for_each(|client| client.join().expect("no error"));
+    }
+}
+
 #[test]
 fn two_contexts_share_a_device() {
     if !netns::enter("two_contexts_share_a_device", BOUND) {
