@@ -195,8 +195,10 @@ impl Tun {
         }
     }
 
-    /// Sets the MTU and brings the kernel's endpoint up.
+    /// Sets the MTU and the length of the queues, and brings the kernel's endpoint up.
     pub fn bring_up(&self) -> io::Result<()> {
+        // Where the kernel refuses that, larger bursts lose packets, as with any TUN device.
+        let _ = sys::lengthen_queues(&self.name);
         sys::bring_up(&self.name, self.mtu)
     }
 

@@ -22,6 +22,13 @@ fn datagrams_go_out_and_come_back() {
     let kernel4 = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
     let kernel6 = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
     tun.bring_up().expect("up");
+    match Command::new("ip").args(["link", "show", tun.name()]).output() {
+        Ok(shown) => {
+            let shown = String::from_utf8_lossy(&shown.stdout);
+            assert!(shown.contains("qlen 4096"), "the queue is no longer: {shown}");
+        }
+        Err(error) => println!("SKIPPED the length of the queue: ip: {error}"),
+    }
     tun.add_kernel_address(kernel4, 24).expect("an IPv4 address");
     tun.add_kernel_address(kernel6, 64).expect("an IPv6 address");
     for (kernel, other) in [
