@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Stacks of mTCP's calls in threads of their own beside those inside the program's calls, and beside the kernel's
 TCP over veth. Prints a CSV. Usage, in a clone with a release build of megapipe-mtcp:
-unshare -Ur crates/mtcp/benches/threads.py [--rounds 5] [--rows wait,echo,clients,clients-4096,fair] > FILE"""
+unshare -Ur crates/mtcp/benches/threads.py [--rounds 5] [--rows wait,echo,clients,clients-500,fair] > FILE
+With --show FILE, the medians of one: of the rounds, and of the ratios to the row's first side in each round."""
 import argparse
+import csv
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,12 +18,12 @@ STACK, KERNEL = "10.79.0.2", "10.79.1.2"
 NAMES = {"wait": ("connect_ms", "acknowledged_ms"),
          "echo": ("per_second", "server_ns", "client_ns", "p50_us", "p99_us"),
          "fair": ("seconds", "jain", "jain_until_first_end", "server_ns_per_kB")}
-# What is measured, and by which servers. `other` has its stack on the client's CPU. The fourth word of a row is the
-# packets that the TUN device's queue holds, in place of 500.
+# What is measured, and by which servers. `other` has its stack on the client's CPU. A fourth word is the
+# packets that the queue of the TUN device holds, in place of our 4,096.
 ROWS = {"wait": ("wait", ["wait"], ["none", "own", "other"]),
         "echo": ("echo", ["echo", "{connections}", "1"], ["none", "own", "other"]),
         "clients": ("echo", ["echo", "1000", "2"], ["kernel", "none", "own", "other"]),
-        "clients-4096": ("echo", ["echo", "1000", "2", "4096"], ["kernel", "none", "own", "other"]),
+        "clients-500": ("echo", ["echo", "1000", "2", "500"], ["kernel", "none", "own", "other"]),
         "fair": ("fair", ["fair", "100"], ["kernel", "none", "own", "other"])}
 
 
@@ -61,13 +64,29 @@ def measure(place, side, words):  # in a network namespace of its own
         server.wait()
 
 
+def show(file):
+    table = {}
+    for line in csv.DictReader(file.open()):
+        sides = table.setdefault((line["row"], line["connections"], line["name"]), {})
+        sides.setdefault(line["side"], []).append(float(line["value"]))
+    for key, sides in table.items():
+        first = next(iter(sides.values()))
+        for side, values in sides.items():
+            ratio = statistics.median(value / base for value, base in zip(values, first))
+            spread = f"{statistics.median(values):.5g} ({min(values):.5g} to {max(values):.5g})"
+            print(f"{' '.join(key):40} {side:7} {spread:40} {ratio:.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--connections", default="1,16,64,256")
     parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--show", type=pathlib.Path)
     options = parser.parse_args()
+    if options.show:
+        return show(options.show)
     if options.inside:
         place, side, *words = options.inside
         return measure(pathlib.Path(place), side, words)

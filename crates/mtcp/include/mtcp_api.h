@@ -3,8 +3,9 @@
  *
  * Threads that share a context take turns; one that waits leaves it to the others. A signal handler
  * that interrupts a call on a context gets EBUSY from its own. All calls return -1, or NULL, and set
- * errno on errors. Packets move while a program waits in mtcp_epoll_wait or in a call that blocks,
- * or is answered EAGAIN.
+ * errno on errors. Each context has a thread in which its stack runs; with `stack_thread = none` in
+ * the configuration, packets move while a program waits in mtcp_epoll_wait or in a call that blocks,
+ * or is answered EAGAIN. A forked child gets ECHILD from its parent's contexts with a thread.
  *
  * Link with -lmegapipe_mtcp. */
 #ifndef MTCP_API_H
@@ -52,7 +53,8 @@ typedef struct mtcp_context *mctx_t;
 typedef void (*mtcp_sighandler_t)(int);
 
 /* Reads the configuration file. MEGAPIPE_STACK=tun:NAME,ADDRESS/PREFIX in the environment names
- * the device, or the file's `io = tun` and `port = tun:NAME,ADDRESS/PREFIX`. */
+ * the device, or the file's `io = tun` and `port = tun:NAME,ADDRESS/PREFIX`. MEGAPIPE_STACK_THREAD, or the
+ * file's `stack_thread`, is own, other or none: where stacks run. */
 int mtcp_init(const char *config_file);
 void mtcp_destroy(void);
 

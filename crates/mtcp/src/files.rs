@@ -41,7 +41,7 @@ pub(crate) struct Member {
     pub(crate) place: u32,
 }
 
-/// Told of what members of epoll sets may be ready for: those of sockets whose stack is in a thread of its own.
+/// Called with members of epoll sets and what they may be ready for: sockets whose stack is in a thread of its own.
 pub(crate) trait Wake: FnMut(&[Member], Readiness) {}
 
 impl<F: FnMut(&[Member], Readiness)> Wake for F {}

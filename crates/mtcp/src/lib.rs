@@ -7,13 +7,16 @@
 //!
 //! * `registry`: contexts as C has them, and the threads that use them in turn;
 //! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;
-//! * `context`: one stack, its device, its sockets, the local ports that are answered on its queue of the
-//!   device, and the turn that moves packets;
+//! * `context`: what the program has of a context: numbers, epoll sets, pipes, and its stack; `link`: where that
+//!   stack is, here or in a thread of its own;
+//! * `stack`: a TCP, its sockets, its device, the local ports that are answered on its queue of that, and the turn
+//!   that moves packets;
+//! * `threaded`: a stack in a thread of its own: the rings between it and the program;
 //! * `carrier`: TUN devices and those of the caller;
 //! * `files`, `pipe`: what the numbers of a context stand for;
 //! * `idle`: connections on which nothing moves;
-//! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
-//!   conversions.
+//! * `config`: the configuration file; `signal`: handlers that end waits; `cpu`, `fork`: where a thread runs, and
+//!   in which process; `errno`, `address`: conversions.
 //!
 //! It is a library of its own, since its names are mTCP's: a program that links libmegapipe gets
 //! none of them, and this one does not depend on the channel.

@@ -347,8 +347,8 @@ pub(crate) fn remove(handle: Handle) -> Result<Box<Context>, Errno> {
     let context = state.context.take().ok_or(INVALID)?;
     state.generation += 1;
     // The next context of this slot will use the same eventfd. A device of the caller's has none,
-    // and nothing here ends its sleep.
-    if context.waiter().can_wake() {
+    // and nothing here ends its sleep. A forked child has none of the threads that sleep.
+    if context.waiter().can_wake() && !context.link.is_left_behind() {
         state.followers += 1;
         while state.leader || state.followers > 1 {
             state = slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

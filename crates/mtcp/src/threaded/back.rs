@@ -41,7 +41,7 @@ pub(super) struct Back {
     notices: Vec<Notice>,
     /// By socket.
     records: Vec<Option<Record>>,
-    /// Sockets to look at.
+    /// Sockets to check.
     due: VecDeque<Socket>,
     /// Listeners with connections for which no socket was free.
     stalled: Vec<Socket>,
@@ -129,7 +129,7 @@ impl Back {
             self.do_jobs();
             if self.stack.is_there() {
                 self.move_packets(packets);
-                self.look();
+                self.check();
             }
             if let Some(begin) = self.ending
                 && (begin.elapsed() >= LINGER || !self.stack.is_there() || self.is_sent())
@@ -274,8 +274,8 @@ impl Back {
         }
     }
 
-    /// Looks at the sockets to which something happened, as long as there is room to report it.
-    fn look(&mut self) {
+    /// Checks the sockets to which something happened, as long as there is room to report it.
+    fn check(&mut self) {
         loop {
             let mut notices = std::mem::take(&mut self.notices);
             let count = self.stack.sockets.wait(self.set, &mut notices).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! What a program and its stack's thread send each other. A message owns what is in it: whoever pops it has the
-//! chunk from then on, and nobody else.
+//! What a program and its stack's thread send each other. A message owns its chunk: the side that pops
+//! the message owns the chunk from then on.
 
 use std::any::Any;
 use std::net::SocketAddr;

@@ -9,25 +9,27 @@
 //!  +---------------------------+              +----------------------+
 //! ```
 //!
-//! The two share two rings and two words that say who sleeps, and nothing else: no lock, no socket, no buffer.
-//! `Front` answers `read`, `write`, `accept`, `close` and epoll from what events have brought; what sets a
-//! socket up is a function that runs in the stack's thread while the caller waits ([`Front::run`]).
+//! The two share two rings, and for each side one word with the number of its sleep. They share nothing else: no
+//! lock, no socket, no buffer. `Front` answers `read`, `write`, `accept`, `close` and epoll from what events have
+//! brought. A call that sets a socket up is a function that runs in the stack's thread while the caller waits
+//! ([`Front::run`]).
 //!
-//! **Who owns what.** Bytes move in chunks of a page, and a chunk moves in a message: the side that has popped
-//! the message owns it. The program fills a chunk in `mtcp_write`; the stack copies it into its TCP and gives it
-//! back. The stack fills a chunk with what has arrived; the program copies it out in `mtcp_read` and gives it
-//! back. An idle connection has no chunk. Socket numbers are the stack's: a number is given out again after its
-//! close was done, and all events of the former socket come before the first of the new one.
+//! **Ownership.** Bytes move in chunks of a page, and a chunk moves in a message: the side that has popped the
+//! message owns the chunk. The program fills a chunk in `mtcp_write`; the stack copies it into its TCP and returns it.
+//! The stack fills a chunk with received bytes; the program copies them out in `mtcp_read` and returns it. An idle
+//! connection has no chunk. Socket numbers are the stack's. A number is reused only after its close was done, so all
+//! events of the former socket come before the first one of the new socket.
 //!
-//! **Back-pressure.** A connection has at most [`SENDING_MAX`] bytes and [`CHUNKS_MAX`] chunks on their way to its
-//! TCP: then `mtcp_write` is partial or would block, and the stack reports room once it has taken them all. At most
-//! [`CHUNKS_MAX`] chunks of received bytes are with the program: further ones stay in the TCP's buffer, which
+//! **Back-pressure.** A connection has at most [`SENDING_MAX`] bytes, in [`CHUNKS_MAX`] chunks, on their way to its
+//! TCP. Then `mtcp_write` is partial or returns EAGAIN, and the stack reports room once it has taken all of them. At
+//! most [`CHUNKS_MAX`] chunks of received bytes are with the program: further bytes stay in the TCP's buffer, which
 //! closes its window. At most [`ACCEPTS_MAX`] connections of a listener wait in the program: further ones stay in
-//! its backlog. Where the ring of events is full, the stack leaves sockets as they are and goes on when there is
-//! room; where the ring of jobs is full, the program waits for the stack, which never waits for the program.
+//! its backlog. If the ring of events is full, the stack leaves sockets as they are, and goes on when there is
+//! room. If the ring of jobs is full, the program waits for the stack, which never waits for the program.
 //!
-//! **Wake-ups.** A thread says that it sleeps and looks into its ring once more; the other one publishes and
-//! then looks who sleeps (`sleep.rs`). Returned chunks wake nobody, unless the other side has run out of them.
+//! **Wake-ups.** A thread stores the number of its sleep, and checks its ring once more before it sleeps. The other
+//! one publishes, and then loads that number (`sleep.rs`). Returned chunks wake the other side only if it may have
+//! run out of them.
 
 mod back;
 mod front;

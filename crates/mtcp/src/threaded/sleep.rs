@@ -1,4 +1,4 @@
-//! Whether a thread sleeps, or is about to: only then does the other one wake it, once for each sleep.
+//! A thread is woken only while it sleeps or is about to, and once for each sleep.
 
 use super::sync::{Arc, AtomicU32, Ordering, fence};
 
@@ -18,15 +18,15 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// The thread is about to sleep. It has to look into its ring once more before it does.
+    /// The thread is about to sleep. It has to check its ring once more before it does.
     pub(crate) fn announce(&mut self) {
         self.last = self.last.wrapping_add(1).max(1);
         self.number.store(self.last, Ordering::Relaxed);
-        // SLEEP-PAIR: asleep before the last look into the ring; `must_wake` has the other.
+        // SLEEP-PAIR: the number is stored before the last check of the ring; `must_wake` has the other.
         fence(Ordering::SeqCst);
     }
 
-    /// The thread is awake, and looks into its ring before it sleeps again.
+    /// The thread is awake, and checks its ring before it sleeps again.
     pub(crate) fn end(&self) {
         self.number.store(0, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ pub(crate) struct Waker {
 impl Waker {
     /// Whether the caller, who has published something, has to wake the thread.
     pub(crate) fn must_wake(&mut self) -> bool {
-        // SLEEP-PAIR: what was published before the look at the sleeper.
+        // SLEEP-PAIR: messages are published before the number is loaded.
         fence(Ordering::SeqCst);
         let number = self.number.load(Ordering::Relaxed);
         number != 0 && std::mem::replace(&mut self.woken, number) != number

@@ -2,12 +2,15 @@
  * `compute`: calls nothing from the first connection on until a line comes on standard input, then echoes what
  * the second one has sent; `destroy`: writes all that there is room for, destroys its context, and prints how much
  * that was; `unread`: closes a connection whose bytes it has not read; `fork`: has a child try its context. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <mtcp_epoll.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +19,7 @@
 
 static mctx_t mctx;
 static int listener;
+static atomic_int waiting;
 
 static int threads(void)
 {
@@ -87,14 +91,44 @@ static void close_unread(void)
 	mtcp_destroy_context(mctx);
 }
 
+/* Waits for what never comes. */
+static void *wait_beside(void *unused)
+{
+	struct mtcp_epoll_event event;
+	int ep = mtcp_epoll_create(mctx, 1);
+
+	waiting = gettid();
+	assert(mtcp_epoll_wait(mctx, ep, &event, 1, -1) == -1 && errno == EINTR);
+	return unused;
+}
+
+/* Returns once the thread has been found asleep twenty times in a row. */
+static void until_asleep(pid_t thread)
+{
+	char path[64], text[512];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
+	for (int asleep = 0; asleep < 20; usleep(1000)) {
+		FILE *stat = fopen(path, "r");
+
+		assert(stat && fgets(text, sizeof(text), stat));
+		fclose(stat);
+		asleep = strstr(text, ") S ") ? asleep + 1 : 0;
+	}
+}
+
 static void fork_beside(void)
 {
 	struct mtcp_epoll_event event;
 	int status, id = mtcp_accept(mctx, listener, NULL, NULL), ep = mtcp_epoll_create(mctx, 1);
+	pthread_t beside;
 	pid_t child;
 	char byte;
 
-	assert(id >= 0);
+	assert(id >= 0 && pthread_create(&beside, NULL, wait_beside, NULL) == 0);
+	while (!waiting)
+		;
+	until_asleep(waiting);
 	child = fork();
 	if (child == 0) {
 		assert(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0) == -1 && errno == ECHILD);
@@ -109,6 +143,7 @@ static void fork_beside(void)
 	fflush(stdout);
 	assert(mtcp_read(mctx, id, &byte, 1) == 1 && mtcp_write(mctx, id, &byte, 1) == 1);
 	mtcp_destroy_context(mctx);
+	assert(pthread_join(beside, NULL) == 0);
 }
 
 int main(int argc, char **argv)
