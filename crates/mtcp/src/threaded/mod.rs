@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The two share two rings, and for each side one word with the number of its sleep. They share nothing else: no
-//! lock, no socket, no buffer. `Front` answers `read`, `write`, `accept`, `close` and epoll from what events have
+//! lock, no socket, no buffer. The program's threads take turns by the lock of their context (`registry`), which
+//! the stack's thread never takes. `Front` answers `read`, `write`, `accept`, `close` and epoll from what events have
 //! brought. A call that sets a socket up is a function that runs in the stack's thread while the caller waits
 //! ([`Front::run`]).
 //!
