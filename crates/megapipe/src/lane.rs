@@ -48,12 +48,6 @@ pub(crate) struct Lane {
     pub(crate) muted: bool,
     /// The other end broke the rules.
     pub(crate) broken: bool,
-    /// Writes, and bells among them, since it was last judged whether the ring pays.
-    judged: (u32, u32),
-    /// Writes that go through the kernel before the ring is tried again; and how many it will
-    /// be the next time.
-    resting: u32,
-    rest: u32,
 }
 
 /// Bytes that wait for a reader.
@@ -96,16 +90,6 @@ pub(crate) enum Listening {
     No,
 }
 
-/// Writes after which it is judged whether the ring pays.
-const JUDGED: u32 = 128;
-
-/// The same after a rest: whether it pays again shows soon, and until then it costs.
-const JUDGED_AGAIN: u32 = 32;
-
-/// Writes through the kernel after it did not; doubled each time that it does not again.
-const REST_MIN: u32 = 2048;
-const REST_MAX: u32 = 8 * REST_MIN;
-
 impl Lane {
     pub(crate) fn new(
         connection: Connection,
@@ -126,9 +110,6 @@ impl Lane {
             sleeps: 0,
             muted: false,
             broken: false,
-            judged: (0, 0),
-            resting: 0,
-            rest: REST_MIN,
         };
         lane.mute();
         let by = lane.wake_up();
@@ -151,43 +132,6 @@ impl Lane {
     pub(crate) fn mute(&mut self) {
         let by = self.wake_up();
         self.connection.mute_by(by);
-    }
-
-    /// Whether a write may use the ring. Where most writes need a bell, which costs what
-    /// the kernel's own way would have, the connection goes back to that for a while.
-    #[inline]
-    fn pays(&mut self) -> bool {
-        if self.resting > 0 {
-            self.resting -= 1;
-            return false;
-        }
-        self.judged.0 += 1;
-        let window = if self.rest == REST_MIN { JUDGED } else { JUDGED_AGAIN };
-        if self.judged.0 < window {
-            return true;
-        }
-        let (_, bells) = std::mem::take(&mut self.judged);
-        if bells <= window / 2 {
-            self.rest = REST_MIN;
-            return true;
-        }
-        if self.bell_under_way.is_some() {
-            return true;
-        }
-        self.resting = self.rest;
-        self.rest = (self.rest * 2).min(REST_MAX);
-        if self.connection.sends_to_ring()
-            && let Err(corrupt) = self.connection.spill()
-        {
-            self.break_off(corrupt);
-        }
-        false
-    }
-
-    /// Whether the kernel has this direction for a while, and nothing of the ring's is under way.
-    #[inline]
-    pub(crate) fn rests(&self) -> bool {
-        self.resting > 0 && !self.broken && self.bell_under_way.is_none() && !self.connection.sends_to_ring()
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does

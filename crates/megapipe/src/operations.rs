@@ -266,7 +266,7 @@ impl Channel {
         let mut written = 0;
         if self.is_promoted(handle) && self.fork_mark.is_here() {
             self.settle_spill(handle.index);
-            written = self.core.write_bytes_to_ring(handle.index, bytes, true);
+            written = self.core.write_bytes_to_ring(handle.index, bytes);
             if written > 0 {
                 self.ring_if_wanted(handle.index);
             }
@@ -289,17 +289,6 @@ impl Channel {
                 WriteData::from(buffer)
             }
             _ => WriteData::from(rest.to_vec()),
-        };
-        let rests = written == 0 && self.core.lane(handle.index).is_some_and(|lane| lane.rests());
-        let queued = match rests && self.is_promoted(handle) && self.fork_mark.is_here() {
-            // As on a connection that has no ring.
-            true => self.core.queue_fresh(handle, data),
-            false => Err(data),
-        };
-        let Err(data) = queued else {
-            self.core.lane_about_to_send(handle.index);
-            self.flush_if_due();
-            return Ok(());
         };
         match self.write_quiet(handle, data) {
             Ok(()) => Ok(()),

@@ -111,7 +111,7 @@ pub(super) struct EndpointState {
     pub(super) wakeups: u32,
     #[serde(rename = "bells_per_s")]
     pub(super) wakeups_per_s: Option<u64>,
-    /// How often it went back to the kernel, since its ring was full or it backs off from wake-ups.
+    /// How often it went back to the kernel, since its ring was full.
     pub(super) returns_to_tcp: u32,
     /// Bytes of its ring, and those that the peer has not received yet.
     pub(super) ring_bytes: u64,

@@ -28,32 +28,27 @@ impl Core {
                 total += part.len();
             }
         });
-        self.send_to_ring(handle, parts[..count].iter().copied(), total, skip == 0)
+        self.send_to_ring(handle, parts[..count].iter().copied(), total)
     }
 
     /// As [`Self::write_to_ring`], of bytes in one piece.
     #[inline]
-    pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8], first: bool) -> usize {
-        self.send_to_ring(handle, [bytes], bytes.len(), first)
+    pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8]) -> usize {
+        self.send_to_ring(handle, [bytes], bytes.len())
     }
 
-    /// `first`: a write begins, for which it is judged whether the ring pays.
     #[inline]
     fn send_to_ring<'a>(
         &mut self,
         handle: u32,
         parts: impl IntoIterator<Item = &'a [u8]>,
         total: usize,
-        first: bool,
     ) -> usize {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let Some(lane) = entry.lane.as_deref_mut().filter(|lane| !lane.sends_to_kernel()) else { return 0 };
         if lane.connection.peer_left() {
             lane.connection.kernel_sends();
-            return 0;
-        }
-        if first && !lane.pays() {
             return 0;
         }
         lane.connection.send(parts, total, idle).unwrap_or_else(|corrupt| {
@@ -83,7 +78,7 @@ impl Core {
                 true => (0..PAUSES).for_each(|_| std::hint::spin_loop()),
                 false => std::thread::yield_now(),
             }
-            let count = self.write_bytes_to_ring(handle, &bytes[written..], false);
+            let count = self.write_bytes_to_ring(handle, &bytes[written..]);
             written += count;
             left = if count > 0 { PATIENCE } else { left - 1 };
         }
@@ -232,10 +227,8 @@ impl Core {
         let Some(lane) = self.lane(handle) else { return };
         lane.bell_under_way = Some(by);
         if by == WakeUp::Tcp {
-            lane.judged.1 += 1;
             self.fresh.push_back(Fresh { handle, data: WriteData::from(BELL), bell: true });
         } else {
-            // This costs a fraction of a send: no reason to use the kernel instead of the ring.
             self.doorbells.push_back(name);
         }
         self.bells += 1;
