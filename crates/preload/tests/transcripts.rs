@@ -193,7 +193,6 @@ impl Bench {
             command.env("LD_PRELOAD", preload_library()).env("MEGAPIPE_PROMOTE", mode);
             command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
             command.envs(spins.map(|spins| ("MEGAPIPE_SPIN", spins)));
-            // Wake-ups over TCP, which may not pay.
             command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", file("log"));
         }
         let mut child = command.spawn().expect("the program starts");

@@ -29,7 +29,7 @@ static void *uploads(void *nothing)
             part = part < size - sent ? part : size - sent;
             send_all(client, bytes, part);
             sent += part;
-            /* The reader sleeps meanwhile: a ring that needs a bell each time rests, and is taken up again. */
+            /* The reader sleeps meanwhile, and has to be woken. */
             if (upload % 3 == 0 ? sent < PIECE * 4 : draw(40) == 0)
                 usleep(draw(300));
         }
