@@ -1,11 +1,12 @@
-//! A lock of one word: held for moments, and across calls that the kernel answers by itself. A fork holds many. Who waits for one
-//! sleeps soon, by futex(2) (the second mutex of Drepper, "Futexes are tricky"): threads that yield until it is free take the
-//! holder's core from it, and one under SCHED_FIFO never lets it run.
+//! A lock of one word: held for moments, across calls that the kernel answers by itself, and where a connection is handed over
+//! until its other end has answered. A fork holds many. Who waits for one sleeps soon, by futex(2) (the second mutex of Drepper,
+//! "Futexes are tricky"): threads that yield until it is free take the holder's core from it, and one under SCHED_FIFO never
+//! lets it run.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use rustix::thread::futex::{self, Timespec};
 
 use crate::real;
 use crate::signals::Quiet;
@@ -24,6 +25,9 @@ const LOOKS: u32 = 64;
 /// Yields before it sleeps. With one the slowest hundredth of the requests to a pool on one core took five times plain TCP's time,
 /// with four a pool on two CPUs gained half as much.
 const YIELDS: u32 = 3;
+
+/// The longest that a handler waits whose signal came just before the sleep, which one that comes later ends.
+const HANDLERS_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Lock {
     pub(crate) const fn new() -> Lock {
@@ -58,14 +62,18 @@ impl Lock {
             }
             std::thread::yield_now();
         }
-        // From here on no handler runs: the thread that is woken might leave by it, and the others would sleep on.
-        let quiet = Quiet::begin();
+        // No handler runs between a wake-up and the word: it might leave for good, and those that sleep on would not be woken.
+        let mut quiet = Quiet::begin();
         // HELD-PAIR: acquire what the last holder stored.
         while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
-            // It ends at once where the word has changed.
-            real::kept_errno(|| {
-                let _ = futex::wait(&self.0, futex::Flags::PRIVATE, AWAITED, None);
+            let slept = real::kept_errno(|| {
+                futex::wait(&self.0, futex::Flags::PRIVATE, AWAITED, Some(&HANDLERS_WAIT))
             });
+            if slept.is_err() {
+                // It was not woken, so handlers may run here.
+                drop(quiet);
+                quiet = Quiet::begin();
+            }
         }
         Held(self, quiet)
     }
@@ -117,15 +125,17 @@ mod tests {
 
     /// However long it is held, who waits takes no CPU time, and has it once it is free.
     #[test]
+    #[allow(unsafe_code)] // a clock of the C library's
     fn who_waits_sleeps() {
         let lock = Lock::new();
         let held = lock.hold();
         let spent = std::thread::scope(|scope| {
             let waits = || {
                 drop(lock.hold());
-                let usage = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a thread's times");
-                let spent = usage.split(' ').next().and_then(|spent| spent.parse().ok());
-                Duration::from_nanos(spent.expect("nanoseconds"))
+                let mut spent = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: room for a time.
+                unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut spent) };
+                Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
             };
             let threads = [(); 3].map(|()| scope.spawn(waits));
             std::thread::sleep(Duration::from_millis(300));
