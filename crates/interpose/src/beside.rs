@@ -23,8 +23,8 @@ pub(crate) struct Beside {
 const _: () = assert!(size_of::<pollfd>() == size_of::<u64>());
 
 impl Beside {
-    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for and no longer wanted again, where a wake-up over TCP
-    /// that was asked for once stands. Of a call with more promoted sockets these pay.
+    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for before the sleep and no longer after it. Wake-ups over
+    /// TCP stay asked for, which is cheaper where there are more sockets.
     pub(crate) const MOST: usize = 128;
 
     /// `None`: there is no memory, or they are too many.
@@ -49,7 +49,7 @@ impl Beside {
     fn entries(&mut self) -> &mut [pollfd] {
         let all = self.all;
         let words = self.memory.words();
-        // SAFETY: `push` and `of` keep `all` below the number of words, any of which is an entry.
+        // SAFETY: `of` and `push`, which call `add`, keep `all` at most the number of words, any of which is an entry.
         unsafe { from_raw_parts_mut(words.as_mut_ptr().cast(), all) }
     }
 
@@ -95,12 +95,10 @@ impl Beside {
 
     /// Whether this doorbell, the next in the order in which they were pushed, ended the sleep. `None`: it is another.
     pub(crate) fn is_rung(&mut self, doorbell: c_int) -> Option<bool> {
-        let place = self.asked + self.passed;
-        let entry = *self.entries().get(place)?;
-        if entry.fd != doorbell {
-            return None;
-        }
-        self.passed += 1;
-        Some(entry.revents & libc::POLLIN != 0)
+        // Those between belong to connections that went back to TCP meanwhile.
+        let first = self.asked + self.passed;
+        let place = first + self.entries().get(first..)?.iter().position(|entry| entry.fd == doorbell)?;
+        self.passed = place + 1 - self.asked;
+        Some(self.entries()[place].revents & libc::POLLIN != 0)
     }
 }

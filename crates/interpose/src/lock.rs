@@ -10,6 +10,7 @@ use rustix::thread::futex::{self, Timespec};
 
 use crate::real;
 use crate::signals::Quiet;
+use crate::threads;
 
 /// Zeroed memory is a free lock.
 #[derive(Debug, Default)]
@@ -101,7 +102,10 @@ impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         // HELD-PAIR: release what this holder stored.
-        if self.0.0.swap(FREE, Ordering::Release) == AWAITED {
+        if threads::is_alone() {
+            // Nobody waits, and a store is cheaper.
+            self.0.0.store(FREE, Ordering::Release);
+        } else if self.0.0.swap(FREE, Ordering::Release) == AWAITED {
             self.wakes();
         }
     }

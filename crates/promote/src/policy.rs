@@ -5,7 +5,7 @@
 //!    for the core before it.)
 //! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
 //! 3. An account, of 8 W at most: each spin costs half of the time that it took, or all of it where a yield of it ran others,
-//!    since the other end, whose answer it waits for, shares the core then; and one that finds something brings W,
+//!    most likely the other end, whose answer it waits for; and one that finds something brings W,
 //!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
 //!    spins through its wake-ups, and takes more of the core than it saves. Of a channel, whose sleep costs more, all do.
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
@@ -283,7 +283,7 @@ impl Spin {
         self.given_away >= GIVEN_AWAY
     }
 
-    /// Half of what it had of its core; all of it where that is the other end's, too, which did not run meanwhile.
+    /// Half of what it had of its core; all of it where that is most likely the other end's, too, which did not run meanwhile.
     fn cost(&self, now: Duration) -> Duration {
         let spent = self.spent(now);
         if self.gave_away() { spent } else { spent / 2 }

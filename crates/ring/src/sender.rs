@@ -413,7 +413,8 @@ impl Sender {
     /// Nobody who uses this end opens a ring part from here on. For the end's processes ordered by the lock, as all
     /// that they leave each other.
     pub fn keep_to_tcp(&self) {
-        self.own.header().keeps_tcp.store(1, Ordering::Relaxed);
+        // Ends of builds before acquire with it what was sent before.
+        self.own.header().keeps_tcp.store(1, Ordering::Release);
     }
 
     /// Whether the other end keeps to the kernel for good.

@@ -715,7 +715,9 @@ static void until_it_reads(void)
                 exit(3);
             fclose(file);
         }
-        reads = states[0] == 'S' && atoi(call) == SYS_read && call[0] == '0';
+        reads = states[0] == 'S' && call[0] != 'r' && atoi(call) == SYS_read;
+        if (look == 9999)
+            exit(3);
     }
     getpgid(-7);
 }
