@@ -109,6 +109,15 @@ impl Viewer {
         }
     }
 
+    /// The user whose process listens there, by the kernel (SO_PEERCRED): what the monitor says of itself is its own word.
+    ///
+    /// # Errors
+    ///
+    /// Those of getsockopt(2).
+    pub fn user(&self) -> io::Result<u32> {
+        Ok(packet::credentials(self.socket.as_fd())?.uid)
+    }
+
     /// Asks for all that this user may see.
     ///
     /// # Errors

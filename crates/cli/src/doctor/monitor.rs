@@ -16,9 +16,10 @@ use crate::shell::quoted;
 
 const AREA: &str = "monitor";
 
-fn ask(place: &Place, user: u32) -> Result<(View, Option<Allowed>), ViewError> {
+/// What it sees, what it allows, and whose it is.
+fn ask(place: &Place, user: u32) -> Result<(View, Option<Allowed>, u32), ViewError> {
     let viewer = Viewer::connect(place, "megapipe")?;
-    Ok((viewer.look()?, viewer.allowed(user)?))
+    Ok((viewer.look()?, viewer.allowed(user)?, viewer.user()?))
 }
 
 /// The places where programs of `user` look, and what answers at the first that does.
@@ -30,6 +31,8 @@ pub(super) struct Reach {
     pub(super) view: Option<View>,
     /// What its policy allows the user; none if it reports that to others only.
     allowed: Option<Allowed>,
+    /// It is root's or the asker's own, so files that it names may be opened.
+    trusted: bool,
     refusals: Vec<String>,
     looked_at: Vec<String>,
     /// Why `megapipe run` can start none.
@@ -44,6 +47,7 @@ impl Reach {
             place: None,
             view: None,
             allowed: None,
+            trusted: false,
             refusals: Vec::new(),
             looked_at: Vec::new(),
             no_own: None,
@@ -53,8 +57,9 @@ impl Reach {
         for place in places {
             let path = place.path().display().to_string();
             match ask(&place, user) {
-                Ok((view, allowed)) => {
+                Ok((view, allowed, owner)) => {
                     (reach.view, reach.allowed, reach.place) = (Some(view), allowed, Some(place));
+                    reach.trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
                     break;
                 }
                 Err(error) if error.is_absence() => reach.looked_at.push(path),
@@ -213,8 +218,7 @@ impl Reach {
     pub(super) fn policy_to_edit(&self) -> Option<String> {
         let file = self.allowed.map(|allowed| allowed.source.to_string()).filter(|file| !file.is_empty())?;
         let (user, usual) = (described(self.user), file == POLICY_FILE);
-        // Of one that this user cannot read nothing is known.
-        if Policy::load(Path::new(&file)).is_ok_and(|policy| policy.denies(self.user)) {
+        if self.policy_at(Path::new(&file)).is_some_and(|policy| policy.denies(self.user)) {
             return Some(format!(
                 "change the deny rules of {file} that concern user {user}: no allow rule overrules them"
             ));
@@ -224,6 +228,14 @@ impl Reach {
                 "add an allow rule for user {user} to {file}, which this monitor follows (docs/monitor.md)"
             )
         })
+    }
+
+    /// The policy that the monitor follows; `None` if this user cannot read it, or another user chose its path: that may
+    /// lead root to a device, or to a pipe on which open(2) waits.
+    fn policy_at(&self, file: &Path) -> Option<Policy> {
+        const MOST_BYTES: u64 = 1 << 20;
+        let is_policy = |found: fs::Metadata| found.is_file() && found.len() <= MOST_BYTES;
+        (self.trusted && fs::metadata(file).is_ok_and(is_policy)).then(|| Policy::load(file).ok())?
     }
 }
 

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use testkit::process::{Fosterling, listening_monitor, preload_library, start_monitor, until};
 
-use super::{finding, megapipe};
+use super::{NOBODY, PublicBinary, finding, is_root, megapipe};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
@@ -123,6 +124,32 @@ fn the_policy_is_that_of_the_reached_monitor() {
     let (verdict, found, instead) = said();
     assert!(verdict == "missing" && found.contains("4321"), "{found}");
     assert!(instead.contains("cannot be used"), "{instead}");
+}
+
+/// Root opens no file that another user's monitor names: its deny rule, which would be the advice, stays unread.
+#[test]
+fn a_file_that_another_users_monitor_names_is_not_opened() {
+    const NAME: &str = "a_file_that_another_users_monitor_names_is_not_opened";
+    if !is_root(NAME) {
+        return;
+    }
+    let (place, binary) = (Place::new("foreign"), PublicBinary::new("foreign"));
+    std::os::unix::fs::chown(&place.0, Some(NOBODY), Some(NOBODY)).unwrap();
+    let policy = place.0.join("policy.toml");
+    fs::write(&policy, format!("same_user = false\n[[deny]]\none = {{ uid = [{NOBODY}] }}\nother = {{}}\n"))
+        .unwrap();
+    let mut command = binary.command();
+    command.args(["monitor", "--socket"]).arg(place.socket()).arg("--config").arg(&policy).current_dir("/");
+    let _monitor = listening_monitor(&mut command);
+    let mut program = Command::new("sleep");
+    program.arg("60").env("MEGAPIPE_MONITOR", place.socket()).current_dir("/").uid(NOBODY).gid(NOBODY);
+    let mut process = Fosterling::start(&mut program);
+    let (_, report) = place.doctor(process.child().id().to_string());
+    let found = of_area(&report, "monitor", "policy");
+    assert_eq!(found["verdict"], "missing", "{report}");
+    let expected = format!(" to {}, which this monitor follows (docs/monitor.md)", policy.display());
+    assert!(found["remedy"].as_str().unwrap().ends_with(&expected), "{report}");
+    process.kill();
 }
 
 /// The process under Megapipe, beside it, and gone.
