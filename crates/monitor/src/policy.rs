@@ -208,9 +208,10 @@ impl Policy {
         Policy::parse(&text, path)
     }
 
-    /// Whether a `deny` rule may concern the programs of a user.
+    /// Whether a `deny` rule lists a user: one that holds for a user whom it does not list is about the other side.
     pub fn denies(&self, user: u32) -> bool {
-        self.deny.iter().any(|rule| rule.one.names(user) || rule.other.names(user))
+        let sides = self.deny.iter().flat_map(|rule| [&rule.one, &rule.other]);
+        sides.filter_map(|who| who.uid.as_ref()).any(|users| users.contains(&user))
     }
 
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Policy, PolicyError> {
@@ -389,5 +390,16 @@ mod tests {
         }
         assert!(refusal("[limits]\nsegment_size = 5000\n").contains("multiple of 4096"));
         assert!(refusal("[limits]\noffers_burst = 0\n").contains("at least 1"));
+    }
+
+    #[test]
+    fn a_denial_concerns_the_users_that_it_lists() {
+        let denies = |rule: &str, user| {
+            Policy::parse(&format!("[[deny]]\n{rule}\n"), Path::new("p.toml")).unwrap().denies(user)
+        };
+        let one = "one = { uid = [5] }\nother = {}";
+        assert!(denies(one, 5) && !denies(one, 0));
+        let other = "one = { cgroup = \"/a\" }\nother = { uid = [5, 6] }";
+        assert!(denies(other, 6) && !denies(other, 0));
     }
 }

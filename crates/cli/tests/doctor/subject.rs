@@ -114,6 +114,13 @@ fn the_policy_is_that_of_the_reached_monitor() {
     let file = policy.to_str().unwrap();
     fs::write(&policy, "same_user = false\n").unwrap();
     assert!(remedy().contains(&format!(" to {file}, which this monitor follows")), "{}", remedy());
+    // A rule that is about another user.
+    fs::write(
+        &policy,
+        format!("same_user = false\n[[deny]]\none = {{ uid = [{}] }}\nother = {{}}\n", own + 1),
+    )
+    .unwrap();
+    assert!(remedy().contains(&format!(" to {file}, which this monitor follows")), "{}", remedy());
     fs::write(&policy, format!("same_user = true\n[[deny]]\none = {{ uid = [{own}] }}\nother = {{}}\n"))
         .unwrap();
     assert!(remedy().contains(&format!("deny rules of {file}")), "{}", remedy());
