@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,8 @@ pub(super) struct Process {
     pub(super) user: u32,
     /// `NAME=value` of those that concern Megapipe; `None`: another user's.
     environment: Option<Vec<(String, OsString)>>,
+    /// What `programs::library_of` says.
+    library: io::Result<Option<String>>,
     /// The socket of the monitor that it is connected to, if its environment does not say that any more.
     connected_to: Option<PathBuf>,
 }
@@ -40,8 +43,10 @@ impl Process {
     /// `None`: there is no such process.
     pub(super) fn find(pid: u32) -> Option<Process> {
         let (name, user) = programs::name_and_user(pid)?;
-        let mut process = Process { pid, name, user, environment: environment(pid), connected_to: None };
-        if !process.names_monitor() {
+        let (environment, library) = (environment(pid), programs::library_of(pid));
+        let mut process = Process { pid, name, user, environment, library, connected_to: None };
+        // Without the library it has no monitor, and its sockets are no concern of ours.
+        if !process.names_monitor() && matches!(process.library, Ok(Some(_))) {
             process.connected_to = monitor_of(pid);
         }
         Some(process)
@@ -81,7 +86,7 @@ impl Process {
         let Process { pid, name, .. } = self;
         let user = crate::setup::described(self.user);
         let mut findings = vec![Finding::ok(AREA, "program", format!("{name}, pid {pid}, user {user}"))];
-        let library = match programs::library_of(*pid) {
+        let library = match &self.library {
             Ok(library) => library,
             Err(error) => {
                 let unreadable = Finding::missing(AREA, "library", format!("unknown: {error}"));
@@ -96,7 +101,7 @@ impl Process {
             }
         };
         findings.extend(self.variables(library.is_some()));
-        let next = match &library {
+        let next = match library {
             Some(path) => {
                 findings.push(Finding::ok(AREA, "library", path));
                 let (connected, next) = self.connected(reach);
@@ -246,8 +251,9 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
     Some(variables.collect())
 }
 
-/// The path of the monitor's socket that a process is connected to. It may have overwritten its environment. `None`, too, if
-/// this user may not take copies of its descriptors (pidfd_getfd(2)).
+/// The path of the monitor's socket that a process with the library is connected to. It may have overwritten its environment.
+/// `None`, too, if this user may not take copies of its descriptors (pidfd_getfd(2)), which are taken of SOCK_SEQPACKET
+/// sockets alone, one after another until one leads to a monitor.
 fn monitor_of(pid: u32) -> Option<PathBuf> {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
     let packets: HashSet<&str> = sockets.lines().filter_map(packet_socket).collect();
@@ -256,13 +262,14 @@ fn monitor_of(pid: u32) -> Option<PathBuf> {
     descriptors.into_iter().find_map(|entry| {
         let target = fs::read_link(entry.path()).ok()?;
         let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-        // No other socket is touched.
         let number = packets.contains(inode).then(|| entry.file_name().to_str()?.parse().ok())??;
         let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
         let listener = sys::packet::credentials(socket.as_fd()).ok()?.pid;
         let path = SocketAddrUnix::try_from(getpeername(&socket).ok()??).ok()?.path()?.into_owned();
+        let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
         let is_monitor = programs::name_and_user(listener).is_some_and(|(name, _)| name == "megapipe");
-        is_monitor.then(|| OsString::from_vec(path.into_bytes()).into())
+        // A relative one would lead from this command's own directory to some other socket.
+        (is_monitor && path.is_absolute()).then_some(path)
     })
 }
 

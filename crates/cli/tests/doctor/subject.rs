@@ -355,6 +355,33 @@ int main(void) {
     process.kill();
 }
 
+/// Only the library's connection says which monitor a program has.
+#[test]
+fn sockets_of_a_program_without_the_library_are_left_alone() {
+    const NAME: &str = "sockets_of_a_program_without_the_library_are_left_alone";
+    let place = Place::new("left-alone");
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED {NAME}: no python3");
+    }
+    let another = place.0.join("another");
+    let _monitor = start_monitor(PROGRAM.as_ref(), &another);
+    let source = "import socket, sys
+client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+client.connect(sys.argv[1])
+print('connected', flush=True)
+sys.stdin.read()";
+    let mut command = Command::new("python3");
+    command.args(["-c", source]).arg(&another).env_remove("MEGAPIPE_MONITOR").env_remove("LD_PRELOAD");
+    let mut process = Fosterling::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(process.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "connected\n");
+    let (_, report) = place.doctor(process.child().id().to_string());
+    let reached = finding(&report, "reached")["found"].as_str().unwrap();
+    assert!(reached.contains(place.socket().to_str().unwrap()), "{report}");
+    process.kill();
+}
+
 /// A program that is as it should be, connected to one that is not under Megapipe.
 #[test]
 fn what_is_missing_at_the_other_side_is_the_next_step() {
