@@ -136,16 +136,7 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             }
             return is_done;
         }
-        // On TCP what was submitted before comes first.
-        OP_SHUTDOWN
-            if entry.is_certain
-                && has_no_more_than_length(entry)
-                && is_ours(entry.fd)
-                && !is_on_tcp(entry.fd) =>
-        {
-            // What it refuses the kernel refuses, too.
-            return shutdown(entry.fd, entry.length as c_int) == 0;
-        }
+        OP_SHUTDOWN if !entry.is_of_registered_file() => return shuts_down(entry),
         // What it accepts is made known by its first use.
         OP_ACCEPT => {}
         OP_CONNECT if !entry.is_of_registered_file() => {
@@ -173,6 +164,21 @@ fn has_no_more_than_length(entry: rings::Entry) -> bool {
     (entry.offset, entry.address, entry.other_fd) == (0, 0, 0)
 }
 
+/// The kernel is about to shut down a socket. True: it is done.
+unsafe fn shuts_down(entry: rings::Entry) -> bool {
+    let socket = table::socket(entry.fd).filter(|_| entry.is_certain);
+    if socket.is_some_and(|socket| socket.state() == State::Promoted) && has_no_more_than_length(entry) {
+        // What it refuses the kernel refuses, too.
+        return shutdown(entry.fd, entry.length as c_int) == 0;
+    }
+    // On TCP, and at a listener, what was submitted before comes first.
+    local_listen::shut_down(entry.fd);
+    if socket.is_none_or(Socket::is_connected) {
+        belongs_to_kernel(entry.fd);
+    }
+    false
+}
+
 /// The kernel is about to connect a socket, which may be promoted then, unless it was connected before.
 unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
     local_listen::connecting(fd, address, length);
@@ -193,7 +199,7 @@ unsafe fn closes(entry: rings::Entry) -> bool {
     if !entry.is_certain || entry.length != 0 || !has_no_more_than_length(entry) {
         // It may not come to that.
         leaving::leave_for(entry.fd, Reason::IoUring);
-    } else if connection(entry.fd).is_some_and(|socket| socket.state() == State::Promoted) {
+    } else if table::socket(entry.fd).is_some_and(|socket| socket.state() == State::Promoted) {
         // The next submission may be about the other end, which cannot leave its ring between this close and FIN.
         return close(entry.fd) == 0;
     }
@@ -204,15 +210,6 @@ unsafe fn closes(entry: rings::Entry) -> bool {
 
 fn is_ours(fd: c_int) -> bool {
     matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_))
-}
-
-fn is_on_tcp(fd: c_int) -> bool {
-    connection(fd).is_some_and(|socket| socket.state() != State::Promoted)
-}
-
-/// A socket of this process that is connected, or was.
-fn connection(fd: c_int) -> Option<&'static Socket> {
-    table::socket(fd).filter(|socket| socket.is_connected())
 }
 
 /// The kernel reads, writes or waits for what this descriptor stands for.

@@ -226,6 +226,23 @@ static void ends_in_order(struct ring *ring)
     show_bytes("bytes", room, 10);
     SHOW(recv(sent.client, room, sizeof room, 0));
     close(sent.client);
+
+    struct sockaddr_in at;
+    struct io_uring_cqe cqe;
+    int listener = listening(&at);
+    int client = NEED(socket(AF_INET, SOCK_STREAM, 0));
+    NEED(connect(client, (struct sockaddr *)&at, sizeof at));
+    queue(ring, IORING_OP_ACCEPT, listener, 1);
+    queue_shutdown(ring, listener, SHUT_RDWR);
+    if (submit(ring, 2) != 2)
+        fail("an accept, and a shutdown of the listener");
+    int server = completed_fd(ring);
+    say("shut down: %d", completed(ring, &cqe) ? cqe.res : 1);
+    SHOW(accept(listener, NULL, NULL));
+    used((struct pair){client, server});
+    close(client);
+    close(server);
+    close(listener);
 }
 
 /* A connection that has ended over unread bytes goes on in its set. */
