@@ -374,7 +374,7 @@ unsafe fn can_be_sent(message: &msghdr) -> Result<(), i32> {
 }
 
 /// Promoted sockets whose descriptors are sent to somebody leave their rings before.
-unsafe fn hands_over(message: *const msghdr) {
+pub(super) unsafe fn hands_over(message: *const msghdr) {
     if sockets::any() && is_readable(message) && (*message).msg_controllen > 0 {
         carried(message, leaving::leave);
     }

@@ -6,6 +6,7 @@ use super::*;
 use crate::uring::rings::{self, Params};
 
 // linux/io_uring.h: operations.
+const OP_SENDMSG: u8 = 9;
 const OP_ACCEPT: u8 = 13;
 const OP_CONNECT: u8 = 16;
 const OP_CLOSE: u8 = 19;
@@ -151,8 +152,10 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             if !entry.is_of_registered_file() {
                 belongs_to_kernel(entry.fd);
             }
-            if matches!(operation, OP_SPLICE | OP_TEE) {
-                belongs_to_kernel(entry.other_fd);
+            match operation {
+                OP_SPLICE | OP_TEE => belongs_to_kernel(entry.other_fd),
+                OP_SENDMSG => hands_over(entry.address as *const msghdr),
+                _ => {}
             }
         }
     }

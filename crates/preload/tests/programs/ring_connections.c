@@ -245,6 +245,37 @@ static void ends_in_order(struct ring *ring)
     close(listener);
 }
 
+/* It is sent to somebody, and closed: one process may be both. */
+static void hands_over(struct ring *ring)
+{
+    struct pair pair = promoted();
+    int ends[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    char byte = 'x';
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {{.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control};
+    message.msg_controllen = sizeof control;
+    memcpy(CMSG_DATA(&control.header), &pair.server, sizeof(int));
+    SHOW(send(pair.client, "unread", 6, 0));
+    queue_bytes(ring, IORING_OP_SENDMSG, ends[0], 1, &message, 1);
+    queue(ring, IORING_OP_CLOSE, pair.server, 2);
+    finish(ring, "a message with it, and a close", 2);
+    message.msg_controllen = sizeof control;
+    SHOW(recvmsg(ends[1], &message, MSG_DONTWAIT));
+    memcpy(&pair.server, CMSG_DATA(&control.header), sizeof(int));
+    char room[16];
+    SHOW(recv(pair.server, room, sizeof room, 0));
+    used(pair);
+    close(pair.client);
+    close(pair.server);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* A connection that has ended over unread bytes goes on in its set. */
 static void outlives(struct ring *ring)
 {
@@ -299,6 +330,7 @@ static void tries(struct ring *ring)
     connects(ring, SOCK_NONBLOCK);
     shuts_down(ring);
     ends_in_order(ring);
+    hands_over(ring);
     outlives(ring);
 }
 
