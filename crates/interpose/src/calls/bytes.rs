@@ -219,7 +219,9 @@ unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
         return;
     }
     let mut header = libc::CMSG_FIRSTHDR(message);
-    while !header.is_null() {
+    let end = control.addr() + length;
+    // The kernel refuses one that is longer than what is left.
+    while !header.is_null() && (*header).cmsg_len <= end - header.addr() {
         if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             let bytes = ((*header).cmsg_len).saturating_sub(libc::CMSG_LEN(0) as usize);
             let data = libc::CMSG_DATA(header).cast::<c_int>();
