@@ -1,6 +1,6 @@
 //! A lock of one word: held for moments, across calls that the kernel answers by itself, and where a connection is handed over
-//! until its other end has answered. A fork holds many. Who waits for one sleeps soon, by futex(2) (the second mutex of Drepper,
-//! "Futexes are tricky"): threads that yield until it is free take the holder's core from it, and one under SCHED_FIFO never
+//! until its other end has answered. A fork holds many. A thread that waits for one sleeps soon, by futex(2) (the second mutex of
+//! Drepper, "Futexes are tricky"): threads that yield until it is free take the holder's core from it, and one under SCHED_FIFO never
 //! lets it run.
 
 use std::hint::spin_loop;
@@ -127,7 +127,7 @@ mod tests {
         assert!(lock.try_hold().is_some());
     }
 
-    /// However long it is held, who waits takes no CPU time, and has it once it is free.
+    /// However long it is held, a thread that waits takes no CPU time, and has it once it is free.
     #[test]
     #[allow(unsafe_code)] // a clock of the C library's
     fn who_waits_sleeps() {

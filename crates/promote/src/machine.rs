@@ -288,7 +288,7 @@ impl Machine {
         self.end.sender.peer_ended()
     }
 
-    /// Whether the other end has closed. One that left does not tell.
+    /// Whether the other end has closed. One that left does not say so.
     pub fn peer_has_closed(&self) -> bool {
         self.peer_reads_no_more() && !self.end.sender.peer_keeps_to_tcp()
     }
