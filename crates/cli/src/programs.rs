@@ -32,6 +32,16 @@ pub(crate) fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// The sockets of a process that this user may look at: their descriptors and inodes.
+pub(crate) fn sockets(pid: u32) -> impl Iterator<Item = (i32, u64)> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.filter_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, inode))
+    })
+}
+
 /// What the kernel calls it, and its effective user (proc_pid_status(5)).
 pub(crate) fn name_and_user(pid: u32) -> Option<(String, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

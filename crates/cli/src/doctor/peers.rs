@@ -1,7 +1,7 @@
 //! The programs at the other ends of a process' connections within this host, and what keeps those from being promoted
 //! there: a process knows only that the other end was not offered (`no-peer`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -30,7 +30,7 @@ pub(super) fn findings(pid: u32) -> Vec<Finding> {
         .filter_map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).ok())
         .flat_map(|text| text.lines().filter_map(end_of).collect::<Vec<_>>())
         .collect();
-    let own = sockets(pid);
+    let own: HashSet<u64> = programs::sockets(pid).map(|(_, inode)| inode).collect();
     let by_addresses: HashMap<_, u64> = ends.iter().map(|end| ((end.local, end.remote), end.inode)).collect();
     let mut wanted: HashMap<u64, usize> = HashMap::new();
     for end in ends.iter().filter(|end| own.contains(&end.inode)) {
@@ -41,7 +41,7 @@ pub(super) fn findings(pid: u32) -> Vec<Finding> {
     }
     let mut peers: BTreeMap<u32, usize> = BTreeMap::new();
     for other in programs::all() {
-        for inode in sockets(other) {
+        for (_, inode) in programs::sockets(other) {
             // A socket that several processes have counts for the first of them.
             if let Some(count) = wanted.remove(&inode) {
                 *peers.entry(other).or_default() += count;
@@ -88,16 +88,6 @@ fn as_root(pid: u32) -> String {
 
 fn connections(count: usize) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
-}
-
-/// The inodes of its sockets.
-fn sockets(pid: u32) -> Vec<u64> {
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let inode = |entry: fs::DirEntry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    };
-    descriptors.filter_map(inode).collect()
 }
 
 /// A line of /proc/net/tcp or tcp6 about an established connection.

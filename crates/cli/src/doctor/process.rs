@@ -256,13 +256,9 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
 /// sockets alone, one after another until one leads to a monitor.
 fn monitor_of(pid: u32) -> Option<PathBuf> {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
-    let packets: HashSet<&str> = sockets.lines().filter_map(packet_socket).collect();
+    let packets: HashSet<u64> = sockets.lines().filter_map(packet_socket).collect();
     let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    descriptors.into_iter().find_map(|entry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-        let number = packets.contains(inode).then(|| entry.file_name().to_str()?.parse().ok())??;
+    programs::sockets(pid).filter(|(_, inode)| packets.contains(inode)).find_map(|(number, _)| {
         let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
         let listener = sys::packet::credentials(socket.as_fd()).ok()?.pid;
         let path = SocketAddrUnix::try_from(getpeername(&socket).ok()??).ok()?.path()?.into_owned();
@@ -274,9 +270,9 @@ fn monitor_of(pid: u32) -> Option<PathBuf> {
 }
 
 /// The inode of a line of /proc/net/unix (proc_pid_net(5)) about a SOCK_SEQPACKET socket.
-fn packet_socket(line: &str) -> Option<&str> {
+fn packet_socket(line: &str) -> Option<u64> {
     let mut fields = line.split_whitespace().skip(4);
-    (fields.next()? == "0005").then(|| fields.nth(1)).flatten()
+    (fields.next()? == "0005").then(|| fields.nth(1)?.parse().ok()).flatten()
 }
 
 /// A ring that the library does not follow keeps a program's connections on TCP.

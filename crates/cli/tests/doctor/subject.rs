@@ -45,6 +45,10 @@ impl Drop for Place {
     }
 }
 
+fn has_python3() -> bool {
+    Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
 /// The finding of this name in this area: a process and its program both have a library.
 fn of_area<'a>(report: &'a Value, area: &str, name: &str) -> &'a Value {
     let findings = report["findings"].as_array().unwrap();
@@ -163,7 +167,7 @@ fn a_file_that_another_users_monitor_names_is_not_opened() {
 #[test]
 fn a_process_is_under_megapipe_or_not() {
     let place = Place::new("process");
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !has_python3() {
         return println!("SKIPPED a_process_is_under_megapipe_or_not: no python3");
     }
     let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
@@ -360,7 +364,7 @@ int main(void) {
 fn sockets_of_a_program_without_the_library_are_left_alone() {
     const NAME: &str = "sockets_of_a_program_without_the_library_are_left_alone";
     let place = Place::new("left-alone");
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !has_python3() {
         return println!("SKIPPED {NAME}: no python3");
     }
     let another = place.0.join("another");
@@ -386,7 +390,7 @@ sys.stdin.read()";
 #[test]
 fn what_is_missing_at_the_other_side_is_the_next_step() {
     let place = Place::new("other-side");
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !has_python3() {
         return println!("SKIPPED what_is_missing_at_the_other_side_is_the_next_step: no python3");
     }
     let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
@@ -432,7 +436,7 @@ sys.stdin.read()";
 fn a_ring_at_the_other_side_is_named() {
     const NAME: &str = "a_ring_at_the_other_side_is_named";
     let place = Place::new("ring-beyond");
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !has_python3() {
         return println!("SKIPPED {NAME}: no python3");
     }
     let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
