@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "asleep.h"
+
 #define ROUNDS 300
 
 static mctx_t mctx;
@@ -89,21 +91,6 @@ static void *wait_for_a_signal(void *unused)
 	assert(mtcp_write(mctx, back[1], "w", 1) == 1);
 	assert(mtcp_epoll_wait(mctx, ep, &event, 1, -1) == -1 && errno == EINTR);
 	return unused;
-}
-
-/* Returns once the thread has been found asleep twenty times in a row. */
-static void until_asleep(pid_t thread)
-{
-	char path[64], text[512];
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
-	for (int asleep = 0; asleep < 20; usleep(1000)) {
-		FILE *stat = fopen(path, "r");
-
-		assert(stat && fgets(text, sizeof(text), stat));
-		fclose(stat);
-		asleep = strstr(text, ") S ") ? asleep + 1 : 0;
-	}
 }
 
 static void handler(int signal)

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "asleep.h"
+
 static mctx_t mctx;
 static int listener;
 static atomic_int waiting;
@@ -100,21 +102,6 @@ static void *wait_beside(void *unused)
 	waiting = gettid();
 	assert(mtcp_epoll_wait(mctx, ep, &event, 1, -1) == -1 && errno == EINTR);
 	return unused;
-}
-
-/* Returns once the thread has been found asleep twenty times in a row. */
-static void until_asleep(pid_t thread)
-{
-	char path[64], text[512];
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
-	for (int asleep = 0; asleep < 20; usleep(1000)) {
-		FILE *stat = fopen(path, "r");
-
-		assert(stat && fgets(text, sizeof(text), stat));
-		fclose(stat);
-		asleep = strstr(text, ") S ") ? asleep + 1 : 0;
-	}
 }
 
 static void fork_beside(void)
