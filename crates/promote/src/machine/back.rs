@@ -1,4 +1,4 @@
-//! The way back to the kernel connection: an end leaves the rings for somebody who knows of none.
+//! The way back to the kernel connection: an end leaves the rings for somebody who has only that.
 
 use ring::{Corrupt, Lane, Leaving};
 
