@@ -68,7 +68,7 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     match table::entry(fd) {
         Entry::Socket(_) if vfork::is_elsewhere() => None,
         Entry::Socket(number) => Some((number, sockets::at(number))),
-        Entry::Foreign | Entry::Multipath | Entry::Ring(_) | Entry::Set(_) => None,
+        Entry::Foreign | Entry::Multipath | Entry::Ring(_) | Entry::ClosingRing | Entry::Set(_) => None,
         Entry::Unknown => match descriptors::classify(fd) {
             Entry::Socket(number) => Some((number, sockets::at(number))),
             _ => None,

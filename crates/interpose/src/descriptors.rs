@@ -90,7 +90,10 @@ pub(crate) fn set(fd: c_int) {
 
 /// `new` is the same open file as `fd`.
 pub(crate) fn same(fd: c_int, new: c_int) {
-    let entry = table::entry(fd);
+    let entry = match table::entry(fd) {
+        Entry::ClosingRing => Entry::Unknown,
+        entry => entry,
+    };
     let concerns = is_of_concern(entry) || is_of_concern(table::entry(new));
     if fd == new || (concerns && borrowed(new)) {
         return;
@@ -101,14 +104,15 @@ pub(crate) fn same(fd: c_int, new: c_int) {
         }
         Entry::Set(number) => sets::name(number),
         Entry::Ring(number) => rings::name(number),
-        Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
+        Entry::Unknown | Entry::Foreign | Entry::Multipath | Entry::ClosingRing => {}
     }
     forget(table::set(new, entry), -1);
 }
 
-/// `fd` is about to be closed.
+/// `fd` is about to be closed. True: it is a ring's, and `table::ring_is_closed` has to follow.
 #[inline]
-pub(crate) fn closing(fd: c_int) {
+#[must_use]
+pub(crate) fn closing(fd: c_int) -> bool {
     let entry = table::entry(fd);
     if matches!(entry, Entry::Socket(_) | Entry::Set(_) | Entry::Ring(_)) && !borrowed(fd) {
         if let Entry::Socket(number) = entry
@@ -122,23 +126,27 @@ pub(crate) fn closing(fd: c_int) {
                 leaving::leave_if_possible(fd);
             }
         }
-        forget(table::set(fd, Entry::Unknown), fd);
-    } else if entry == Entry::Foreign && rings::any() && !borrowed(fd) {
+        let is_ring = matches!(entry, Entry::Ring(_));
+        forget(table::set(fd, if is_ring { Entry::ClosingRing } else { Entry::Unknown }), fd);
+        return is_ring;
+    }
+    if entry == Entry::Foreign && rings::any() && !borrowed(fd) {
         // A ring may accept a connection under this number.
         table::set(fd, Entry::Unknown);
     }
+    false
 }
 
-/// All from `first` to `last` are about to be closed.
-pub(crate) fn closing_range(first: c_int, last: c_int) {
-    (first..=last.min(table::end() - 1)).for_each(closing);
+/// All from `first` to `last` are about to be closed. Returns those that are rings.
+pub(crate) fn closing_range(first: c_int, last: c_int) -> Vec<c_int> {
+    (first..=last.min(table::end() - 1)).filter(|fd| closing(*fd)).collect()
 }
 
 /// What is to be done for what an entry was. `fd`: the descriptor that is about to be closed;
 /// -1: it is closed already, on a way that was not seen.
 fn forget(entry: Entry, fd: c_int) {
     match entry {
-        Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
+        Entry::Unknown | Entry::Foreign | Entry::Multipath | Entry::ClosingRing => {}
         Entry::Ring(number) => rings::remove(number),
         Entry::Set(number) => {
             if !sets::remove(number) && sets::at(number).is_named(fd) {

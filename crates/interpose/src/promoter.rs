@@ -24,7 +24,6 @@ use crate::settings::{Mode, Settings};
 use crate::signals::{self, Quiet};
 use crate::sockets::{self, Socket, State};
 use crate::stats;
-use crate::table::{self, Entry};
 use crate::uring;
 
 mod pace;
@@ -375,7 +374,7 @@ impl Promoter {
             return stats::left_out(socket, self.unmet_word);
         }
         if self.client.is_none() {
-            uring::look(|fd| matches!(table::entry(fd), Entry::Ring(_)));
+            uring::look();
         }
         if uring::is_unseen() {
             stats::stays(socket, Reason::IoUring);

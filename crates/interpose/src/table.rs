@@ -21,6 +21,8 @@ pub(crate) enum Entry {
     Multipath,
     /// The io_uring of this number, whose submissions are read.
     Ring(u32),
+    /// Such a ring, which a thread is about to close.
+    ClosingRing,
     /// The TCP socket of this number.
     Socket(u32),
     /// The epoll set of this number.
@@ -30,8 +32,9 @@ pub(crate) enum Entry {
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
 const MULTIPATH: u32 = 2;
-const RINGS: u32 = 3;
-const SOCKETS: u32 = 16;
+const CLOSING_RING: u32 = 3;
+const RINGS: u32 = 4;
+const SOCKETS: u32 = 17;
 const SETS: u32 = 1 << 31;
 const _: () = assert!(RINGS + rings::MOST <= SOCKETS);
 
@@ -108,6 +111,13 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
     meant(word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)))
 }
 
+/// The ring at this number is closed; it may be another's by now, who has said what it is.
+pub(crate) fn ring_is_closed(fd: c_int) {
+    if let Some(word) = word(fd) {
+        let _ = word.compare_exchange(CLOSING_RING, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 /// Makes an entry for a descriptor of which nothing is known. The error: what is known of it by now.
 pub(crate) fn claim(fd: c_int, entry: Entry) -> Result<(), Entry> {
     let word = word(fd).ok_or(Entry::Foreign)?;
@@ -122,6 +132,7 @@ fn stored(fd: c_int, entry: Entry) -> u32 {
         Entry::Unknown => UNKNOWN,
         Entry::Foreign => FOREIGN,
         Entry::Multipath => MULTIPATH,
+        Entry::ClosingRing => CLOSING_RING,
         Entry::Ring(number) => RINGS + number,
         Entry::Socket(number) => SOCKETS + number,
         Entry::Set(number) => SETS + number,
@@ -137,6 +148,7 @@ fn meant(value: u32) -> Entry {
     match value {
         UNKNOWN => Entry::Unknown,
         MULTIPATH => Entry::Multipath,
+        CLOSING_RING => Entry::ClosingRing,
         set if set >= SETS => Entry::Set(set - SETS),
         socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
         ring if ring >= RINGS => Entry::Ring(ring - RINGS),

@@ -11,6 +11,7 @@ use promote::summary::RingObstacle;
 use rustix::fs::{Dir, Mode, OFlags};
 
 use crate::stats;
+use crate::table::{self, Entry};
 
 pub(crate) mod rings;
 
@@ -44,28 +45,47 @@ pub fn forget() {
     LEFT.store(false, Ordering::Relaxed);
 }
 
-/// Looks for one among the descriptors, before anything is promoted. `is_followed`: of a descriptor.
-pub(crate) fn look(is_followed: impl Fn(i32) -> bool) {
-    if found(is_followed).unwrap_or(false) {
+/// Looks for one among the descriptors, before anything is promoted.
+pub(crate) fn look() {
+    if found().unwrap_or(false) {
         stats::met_ring(maker());
         UNSEEN.store(true, Ordering::Relaxed);
     }
 }
 
-fn found(is_followed: impl Fn(i32) -> bool) -> rustix::io::Result<bool> {
+fn found() -> rustix::io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
     for entry in Dir::read_from(&directory)? {
         let fd = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if fd.is_some_and(|fd| !is_followed(fd) && is_ring(fd)) {
+        if fd.is_some_and(is_unfollowed) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// Whether it is a ring whose submissions are not read. One that another thread is making, or closing, is none.
+pub(crate) fn is_unfollowed(fd: i32) -> bool {
+    let looks_so = || !matches!(table::entry(fd), Entry::Ring(_) | Entry::ClosingRing) && is_ring(fd);
+    for _ in 0..AWAITED {
+        if !looks_so() {
+            return false;
+        }
+        if !rings::are_made() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    // The last that was made may have been this one.
+    looks_so()
+}
+
+/// Yields to threads that make rings: this one may be a signal handler that has interrupted one of them.
+const AWAITED: u32 = 1000;
+
 /// Whether it is a ring, as proc(5) has it.
-pub(crate) fn is_ring(fd: i32) -> bool {
+fn is_ring(fd: i32) -> bool {
     let target = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
     target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]")
 }

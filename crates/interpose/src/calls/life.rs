@@ -114,8 +114,12 @@ pub unsafe fn close(fd: c_int) -> c_int {
         real::set_errno(libc::EBADF);
         return -1;
     }
-    kept_errno(|| descriptors::closing(fd));
-    real::close(fd)
+    let is_ring = kept_errno(|| descriptors::closing(fd));
+    let status = real::close(fd);
+    if is_ring {
+        table::ring_is_closed(fd);
+    }
+    status
 }
 
 pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -129,7 +133,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & ONLY_MARK != 0 || first > last {
         return real::close_range(first, last, flags);
     }
-    kept_errno(|| descriptors::closing_range(low, high));
+    let rings = kept_errno(|| descriptors::closing_range(low, high));
     // The library's own descriptors stay open.
     let (mut first, mut status) = (first, 0);
     let mut all_hidden: Vec<c_int> =
@@ -144,7 +148,11 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         }
         first = hidden + 1;
     }
-    if first > last { status } else { status.min(real::close_range(first, last, flags)) }
+    if first <= last {
+        status = status.min(real::close_range(first, last, flags));
+    }
+    rings.into_iter().for_each(table::ring_is_closed);
+    status
 }
 
 /// closefrom(3), which returns nothing.
@@ -187,7 +195,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         hidden::is_taken(new);
     }
     if fd != new && is_known && kernel::is_open(fd) {
-        descriptors::closing(new);
+        let _is_no_ring = descriptors::closing(new);
         if local_listen::closing(new) {
             local_listen::leave_number(new);
         }
@@ -337,7 +345,8 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
 /// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
 pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
     if sockets::any() && is_readable(stream) {
-        kept_errno(|| descriptors::closing(libc::fileno(stream)));
+        // No stream is a ring's.
+        let _is_ring = kept_errno(|| descriptors::closing(libc::fileno(stream)));
     }
     real::fclose(stream)
 }

@@ -42,21 +42,31 @@ fn give_up() {
 
 /// io_uring_setup(2).
 pub(super) unsafe fn setup(entries: c_long, params: *mut Params) -> c_long {
-    let status = real::syscall(libc::SYS_io_uring_setup, entries, params as c_long, 0, 0, 0, 0);
-    if status < 0 || vfork::borrows_memory() {
+    let call = || real::syscall(libc::SYS_io_uring_setup, entries, params as c_long, 0, 0, 0, 0);
+    if vfork::borrows_memory() {
+        return call();
+    }
+    let being_made = rings::Making::begin();
+    let status = call();
+    if status < 0 {
         return status;
     }
     // The kernel has written them.
     let params = params.read_unaligned();
     if params.has_no_descriptor() {
+        drop(being_made);
         loses_sight(params.obstacle());
         return status;
     }
     let ring = made(status as c_int);
     // A mapping is a system call of our own.
-    match kept_errno(|| if mode::is_confined() { None } else { rings::follow(ring, &params) }) {
-        Some(number) => descriptors::made(ring, Entry::Ring(number)),
-        None => loses_sight(params.obstacle()),
+    let number = kept_errno(|| if mode::is_confined() { None } else { rings::follow(ring, &params) });
+    if let Some(number) = number {
+        descriptors::made(ring, Entry::Ring(number));
+    }
+    drop(being_made);
+    if number.is_none() {
+        loses_sight(params.obstacle());
     }
     status
 }
@@ -94,11 +104,17 @@ pub(super) unsafe fn enter(
     if count == 0 || vfork::borrows_memory() {
         return call(0, wanted, flags);
     }
-    let number = match table::entry(ring as c_int) {
-        Entry::Ring(number) if flags & ENTER_REGISTERED_RING == 0 => number,
+    let fd = ring as c_int;
+    let is_registered = flags & ENTER_REGISTERED_RING != 0;
+    let number = match table::entry(fd) {
+        Entry::Ring(number) if !is_registered => number,
+        // Its entries are no longer read, and the kernel's descriptor may still be there.
+        Entry::ClosingRing if !is_registered => {
+            real::set_errno(libc::EBADF);
+            return -1;
+        }
         _ => {
-            // One that another thread has just closed is none.
-            if flags & ENTER_REGISTERED_RING != 0 || mode::is_confined() || uring::is_ring(ring as c_int) {
+            if is_registered || mode::is_confined() || kept_errno(|| uring::is_unfollowed(fd)) {
                 loses_sight(RingObstacle::Unseen);
             }
             return call(count.into(), wanted, flags);
@@ -207,7 +223,7 @@ unsafe fn closes(entry: rings::Entry) -> bool {
         return close(entry.fd) == 0;
     }
     local_listen::closing(entry.fd);
-    descriptors::closing(entry.fd);
+    let _is_no_ring = descriptors::closing(entry.fd);
     false
 }
 

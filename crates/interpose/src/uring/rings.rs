@@ -11,6 +11,7 @@ use promote::summary::RingObstacle;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::lock::Lock;
+use crate::table;
 
 /// The most rings that are followed: as many numbers as the descriptor table has for them.
 pub(crate) const MOST: u32 = 13;
@@ -270,6 +271,30 @@ pub(crate) fn any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
+/// Threads that make a ring which is not in the descriptor table yet.
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
+/// One of them, until it is dropped.
+pub(crate) struct Making;
+
+impl Making {
+    pub(crate) fn begin() -> Making {
+        MAKING.fetch_add(1, Ordering::AcqRel);
+        Making
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        MAKING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether a ring that is in no table may be one that is followed from now on.
+pub(crate) fn are_made() -> bool {
+    MAKING.load(Ordering::Acquire) > 0
+}
+
 /// Follows a ring that was just made; its number. `None`: it cannot be followed.
 pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
     let view = View::new(ring, params)?;
@@ -301,9 +326,11 @@ pub(crate) fn remove(number: u32) {
 /// call may submit them. Where `run` did what is asked for the entry is made one that does nothing, which succeeds. Returns
 /// how many the call may submit: between here and the kernel others may be queued that nobody has seen.
 pub(crate) fn submits(number: u32, count: u32, run: impl FnMut(Entry) -> bool) -> u32 {
-    RINGS[number as usize]
-        .with(|view| view.as_mut().and_then(|view| view.submits(count, run)))
-        .unwrap_or(count)
+    RINGS[number as usize].with(|view| match view {
+        Some(view) => view.submits(count, run).unwrap_or(count),
+        // Another thread closes it.
+        None => 0,
+    })
 }
 
 /// After it: so many of those were not submitted.
@@ -317,6 +344,11 @@ pub(crate) fn left(number: u32, count: u32) {
 
 /// In the child of a fork, where no other thread holds a lock.
 pub(crate) fn forked() {
+    MAKING.store(0, Ordering::Relaxed);
+    if any() {
+        // Nobody closes them here.
+        table::names(table::Entry::ClosingRing).for_each(table::ring_is_closed);
+    }
     RINGS.iter().for_each(|ring| ring.lock.reset());
 }
 
