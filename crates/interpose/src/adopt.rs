@@ -96,6 +96,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         told_writable: false,
         quiet: 0,
         in_vain: 0,
+        published: 0,
         kernel_reported: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,

@@ -229,6 +229,7 @@ impl Waiting for SetWait<'_> {
         let is_due = at_once || inner.kernel_is_due(now);
         let share = if is_due { inner.share_of_rings(all) } else { all };
         let mut told = inner.collect(fd, &mut room[..share], first);
+        let in_rings = told;
         // Who sleeps at once need not ask before.
         let sleeps = told == 0 && !at_once && share > 0 && (!inner.looks() || !waiter.may_look());
         if is_due && !sleeps {
@@ -241,9 +242,9 @@ impl Waiting for SetWait<'_> {
                 Err(_) if told == 0 => return Break(-1),
                 Err(_) => {}
             }
-            if std::mem::take(&mut inner.rang) && told == 0 {
-                // One that asks once is told of what a doorbell announced.
-                told = inner.collect(fd, room, false);
+            if std::mem::take(&mut inner.rang) {
+                // What a doorbell announced: a call that asks once is told of it, and it may be older than what was found.
+                told = inner.collect_more(fd, room, in_rings..told, false);
             }
             if told == 0 && share == 0 {
                 return Continue(Phase::Collect);
@@ -285,6 +286,8 @@ impl Waiting for SetWait<'_> {
         let (inner, room) = self.parts();
         inner.woke();
         let Ok(found) = usize::try_from(found) else {
+            // Doorbells may have rung, for what is older than what lies in rings that are looked at.
+            inner.asks_kernel_next();
             real::set_errno(errno);
             return Slept { at, called: 0, outcome: Break(-1) };
         };

@@ -28,6 +28,7 @@ pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
     take_out, tell, watched_from_outside,
 };
+use looks::Found;
 pub(crate) use ready::{hidden, leave_number, prepare};
 pub(crate) use waking::without_own;
 
@@ -73,6 +74,8 @@ pub(crate) struct Inner {
     number: u32,
     /// Sockets that waits look at: their numbers.
     list: Vec<u32>,
+    /// What the last look found. Room that is kept.
+    found: Vec<Found>,
     /// Promoted sockets by what the program has the kernel say about them.
     by_data: FxHashMap<u64, u32>,
     /// Everything else in the set, by the same, and its descriptor; TCP sockets as soon as it is mixed.

@@ -278,6 +278,11 @@ impl Machine {
         self.end.sender.wakes_at(now);
     }
 
+    /// See [`ring::Receiver::published_at`].
+    pub fn published_at(&self) -> u64 {
+        self.end.receiver.published_at()
+    }
+
     /// See [`ring::Sender::peer_woke_at`].
     pub fn peer_woke_at(&self) -> u64 {
         self.end.sender.peer_woke_at()

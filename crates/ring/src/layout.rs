@@ -133,6 +133,9 @@ type Gap<const N: usize> = [std::sync::atomic::AtomicU8; N];
 #[derive(Debug, Default)]
 struct Gap<const N: usize>;
 
+/// Orders nothing: the model checker need not know it.
+type Stamp = std::sync::atomic::AtomicU64;
+
 /// Words for statistics, which order nothing: the model checker need not know them.
 pub type Counters = [std::sync::atomic::AtomicU64; COUNTERS];
 
@@ -203,7 +206,9 @@ pub(crate) struct Header {
     pub(crate) arming: AtomicU32,
     gap_436: Gap<76>,
     pub(crate) counters: Counters,
-    gap_640: Gap<384>,
+    gap_640: Gap<376>,
+    /// When the sender last published into a ring that was empty to it (`stamp`): a hint.
+    pub(crate) stamp: Stamp,
     pub(crate) tail: AtomicU64,
     pub(crate) base: AtomicU64,
     pub(crate) head: AtomicU64,
@@ -300,6 +305,7 @@ const _: () = {
     assert!(offset_of!(Header, taken) == 408);
     assert!(offset_of!(Header, arming) == 432);
     assert!(offset_of!(Header, counters) == SEGMENT_COUNTERS_OFFSET);
+    assert!(offset_of!(Header, stamp) == 1016);
     assert!(offset_of!(Header, tail) == 1024);
     assert!(offset_of!(Header, base) == 1032);
     assert!(offset_of!(Header, head) == 1040);

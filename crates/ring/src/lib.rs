@@ -18,6 +18,7 @@ mod memory;
 mod parts;
 mod receiver;
 mod sender;
+mod stamp;
 mod sync;
 #[cfg(not(ring_loom))]
 mod view;

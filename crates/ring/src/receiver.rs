@@ -189,6 +189,13 @@ impl Receiver {
         peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
 
+    /// When the other end last published bytes and saw none before them in its ring, in ticks of a clock that all
+    /// ends share: anything at all, if that end is hostile.
+    #[inline]
+    pub fn published_at(&self) -> u64 {
+        self.peer.header().stamp.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Stream bytes taken from the kernel.
     #[inline]
     pub fn taken_from_tcp(&self) -> u64 {

@@ -11,6 +11,7 @@ use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
+use crate::stamp;
 use crate::sync::{Ordering, full_fence};
 
 /// Sends one direction of a connection. Whoever uses it is alone in that: one thread, or the
@@ -282,7 +283,8 @@ impl Sender {
             }
         }
         let mut base = None;
-        if self.tail == self.head && self.index != 0 {
+        let was_empty = self.tail == self.head;
+        if was_empty && self.index != 0 {
             // Return to the start: a small message then lies beside its `tail`.
             base = Some(self.tail);
             self.index = 0;
@@ -318,6 +320,9 @@ impl Sender {
         self.tail = self.tail.wrapping_add(written as u64);
         if let Some(receiver) = receiver {
             receiver.release();
+        }
+        if was_empty {
+            own.stamp.store(stamp::now(), std::sync::atomic::Ordering::Relaxed);
         }
         // DATA-PAIR: release the bytes, `base`, and the parts published before.
         own.tail.store(self.tail, Ordering::Release);

@@ -1,6 +1,7 @@
 //! A wait of one thread in a set: which of its promoted sockets have something, what the
 //! kernel's events about them mean, and how the set goes to sleep.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
@@ -28,6 +29,16 @@ const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// bell by then, and a program that never sleeps would look for ever.
 const IN_VAIN: u8 = 128;
 
+/// A socket that a look has found ready.
+pub(super) struct Found {
+    /// When its peer wrote (`Connection::published_at`).
+    since: u64,
+    /// Where its event lies.
+    place: usize,
+    number: u32,
+    event: epoll_event,
+}
+
 impl Inner {
     /// Whether there is anything to look at: a ring that is in use.
     pub(crate) fn looks(&self) -> bool {
@@ -37,6 +48,10 @@ impl Inner {
     /// Whether the kernel has to be asked by now.
     pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
         self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY
+    }
+
+    pub(crate) fn asks_kernel_next(&mut self) {
+        self.kernel_is_due = true;
     }
 
     /// How many of so many events may be those of rings, when the kernel is to be asked, too: where these always
@@ -123,10 +138,24 @@ impl Inner {
         self.sleeper.filter(|_| !self.crowd && alone)
     }
 
-    /// Events of the sockets in the list that have bytes, as many as there is room for. `first`: the first look
-    /// of a call, of which the others are repetitions while it spins.
+    /// Events of the sockets in the list that have bytes, as many as there is room for, in the order in which their
+    /// peers wrote. `first`: the first look of a call, of which the others are repetitions while it spins.
     pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event], first: bool) -> usize {
-        let mut count = 0;
+        self.found.clear();
+        self.collect_more(epfd, events, 0..0, first)
+    }
+
+    /// As [`Self::collect`], of those that it did not find: doorbells have told of them since. `kernels`: where events
+    /// of the kernel's lie, behind those that were found. Returns where all of them end.
+    pub(crate) fn collect_more(
+        &mut self,
+        epfd: i32,
+        events: &mut [epoll_event],
+        kernels: Range<usize>,
+        first: bool,
+    ) -> usize {
+        let mut count = kernels.end;
+        let before = self.found.len();
         let mut cooled = false;
         let length = self.list.len();
         for place in 0..length {
@@ -134,6 +163,9 @@ impl Inner {
                 break;
             }
             let number = self.list[(self.turn + place) % length];
+            if self.found[..before].iter().any(|found| found.number == number) {
+                continue;
+            }
             let socket = sockets::at(number);
             let mut guard = socket.lock();
             let inner = &mut *guard;
@@ -146,7 +178,9 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
+            let mut published = promoted.published;
             if interest.events & IN != 0 && has_bytes(promoted, edge) && promoted.is_news(edge) {
+                published = promoted.connection.published_at();
                 promoted.report(interest.fd, edge);
                 promoted.quiet = 0;
                 promoted.in_vain = 0;
@@ -156,7 +190,7 @@ impl Inner {
             if writable != 0 {
                 if !promoted.connection.sends_to_ring() || promoted.connection.kernel_has_ended() {
                     // The kernel knows.
-                    self.kernel_is_due = true;
+                    self.asks_kernel_next();
                 } else if !edge || !promoted.told_writable || ready != 0 {
                     promoted.told_writable = true;
                     ready |= writable;
@@ -181,14 +215,34 @@ impl Inner {
                 ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
             shots::spend(epfd, interest);
-            events[count] = epoll_event { events: ready, u64: interest.data };
+            // What was told of before is no news, whenever it came.
+            let since = if promoted.published == published { u64::MAX } else { published };
+            promoted.published = published;
+            let event = epoll_event { events: ready, u64: interest.data };
+            self.found.push(Found { since, place: count, number, event });
+            events[count] = event;
             count += 1;
+        }
+        if self.found.len() > before.max(1) {
+            self.put_in_order(events, kernels);
         }
         self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
         if cooled {
             self.forget_cold();
         }
         count
+    }
+
+    fn put_in_order(&mut self, events: &mut [epoll_event], kernels: Range<usize>) {
+        for found in &mut self.found {
+            // The kernel may have had more to tell of it.
+            found.event = events[found.place];
+        }
+        self.found.sort_unstable_by_key(|found| (found.since, found.place));
+        for (place, found) in self.found.iter_mut().enumerate() {
+            found.place = if place < kernels.start { place } else { place + kernels.len() };
+            events[found.place] = found.event;
+        }
     }
 
     /// Takes those out of the list that are no longer looked at.

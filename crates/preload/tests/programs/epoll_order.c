@@ -1,0 +1,107 @@
+/* One peer writes to several connections while the process that has them in its epoll set is stopped: a wait reports them in the
+ * order in which it wrote, level-triggered and by edges, also those behind which it wrote more. */
+#include "transcript.h"
+#include <sched.h>
+
+enum { COUNT = 12, ROUNDS = 60 };
+
+static unsigned next(unsigned *seed)
+{
+    *seed = *seed * 1664525 + 1013904223;
+    return *seed >> 16;
+}
+
+/* Answers each connection with how many it has answered before, until one ends. */
+static void answers(struct sockaddr_in at, unsigned how)
+{
+    int set = NEED(epoll_create1(0));
+    for (int which = 0; which < COUNT; which++) {
+        int fd = NEED(socket(AF_INET, SOCK_STREAM, 0));
+        NEED(connect(fd, (struct sockaddr *)&at, sizeof at));
+        struct epoll_event event = {.events = EPOLLIN | how, .data.fd = fd};
+        NEED(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    }
+    for (uint64_t serial = 0;;) {
+        struct epoll_event events[COUNT];
+        int ready = epoll_wait(set, events, COUNT, -1);
+        /* As signal(7) says of one that was stopped. */
+        if (ready < 0 && errno != EINTR)
+            _exit(1);
+        for (int place = 0; place < ready; place++) {
+            char bytes[16];
+            ssize_t count = recv(events[place].data.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+            if (count < 0 && errno == EAGAIN)
+                continue;
+            if (count <= 0)
+                _exit(count != 0);
+            send_all(events[place].data.fd, &serial, sizeof serial);
+            serial++;
+        }
+    }
+}
+
+static void converse(unsigned how)
+{
+    struct sockaddr_in at;
+    int listener = listening(&at), fds[COUNT], out_of_order = 0;
+    unsigned seed = 7;
+    pid_t child = NEED(fork());
+    if (child == 0)
+        answers(at, how);
+    for (int which = 0; which < COUNT; which++) {
+        fds[which] = NEED(accept(listener, NULL, NULL));
+        int one = 1;
+        NEED(setsockopt(fds[which], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    }
+    close(listener);
+    uint64_t serial = 0;
+    /* Until they are in memory, if they are to be. */
+    long end = milliseconds() + PATIENCE_MS;
+    for (int which = 0; which < COUNT; which++)
+        for (int calm = 0, round = 0; eager() ? calm < 4 && milliseconds() < end : round < ROUNDS_PLAIN; round++) {
+            uint64_t before = came_by_tcp(fds[which]);
+            send_all(fds[which], "x", 1);
+            take_all(fds[which], &serial, sizeof serial);
+            calm = came_by_tcp(fds[which]) - before < sizeof serial ? calm + 1 : 0;
+            usleep(eager() ? 500 : 0);
+        }
+    for (int round = 0; round < ROUNDS; round++) {
+        int order[COUNT], count = 2 + next(&seed) % (COUNT - 1);
+        for (int which = 0; which < COUNT; which++)
+            order[which] = which;
+        for (int which = COUNT - 1; which > 0; which--) {
+            int other = next(&seed) % (which + 1), here = order[which];
+            order[which] = order[other];
+            order[other] = here;
+        }
+        wait_until(child, 'S');
+        NEED(kill(child, SIGSTOP));
+        wait_until(child, 'T');
+        for (int which = 0; which < count; which++)
+            send_all(fds[order[which]], "x", 1);
+        /* More on the first does not bring it behind the others. */
+        send_all(fds[order[0]], "y", 1);
+        NEED(kill(child, SIGCONT));
+        for (int which = 0; which < count; which++) {
+            uint64_t last = serial;
+            take_all(fds[order[which]], &serial, sizeof serial);
+            out_of_order += which > 0 && serial < last;
+        }
+    }
+    say("%s: %d of %d out of order", how ? "edges" : "levels", out_of_order, ROUNDS);
+    for (int which = 0; which < COUNT; which++)
+        close(fds[which]);
+    status_of(child);
+}
+
+int main(void)
+{
+    /* Bytes that are sent on one CPU arrive in their order. */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    converse(0);
+    converse(EPOLLET);
+    return 0;
+}
