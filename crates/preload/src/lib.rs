@@ -112,6 +112,7 @@ names! {
     dup2 = dup2(fd: c_int, new: c_int) -> c_int;
     __dup2 = dup2(fd: c_int, new: c_int) -> c_int;
     dup3 = dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;
+    pidfd_getfd = pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int;
     fcntl = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
     fcntl64 = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
     __libc_fcntl64 = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;

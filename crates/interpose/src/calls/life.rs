@@ -168,6 +168,17 @@ pub unsafe fn dup(fd: c_int) -> c_int {
     new
 }
 
+/// Through syscall(2): glibc has it from 2.36 on.
+pub unsafe fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+    let (process, fd, flags) = (process.into(), fd.into(), flags.into());
+    let new = real::syscall(libc::SYS_pidfd_getfd, process, fd, flags, 0, 0, 0) as c_int;
+    if new >= 0 {
+        // What it is a copy of is not known here.
+        descriptors::handed_over(new);
+    }
+    new
+}
+
 fn duplicated(fd: c_int, new: c_int) {
     descriptors::same(fd, new);
     local_listen::duplicated(fd, new);

@@ -168,14 +168,7 @@ pub unsafe fn syscall(
             submissions::registers(fd, b as c_uint, c as *const c_int, d as c_uint);
             return real::syscall(number, a, b, c, d, e, f);
         }
-        // What it is a copy of is not known here.
-        libc::SYS_pidfd_getfd => {
-            let new = real::syscall(number, a, b, c, d, e, f) as c_int;
-            if new >= 0 {
-                descriptors::handed_over(new);
-            }
-            new
-        }
+        libc::SYS_pidfd_getfd => pidfd_getfd(fd, b as c_int, c as c_uint),
         libc::SYS_pipe2 => made_pair(real::syscall(number, a, b, c, d, e, f) as c_int, a as *const c_int),
         _ => return older::syscall(number, a, b, c, d, e, f),
     };
