@@ -76,6 +76,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         doorbell,
         waits_for_ever: false,
         limits_set: 0,
+        stays_nonblocking: false,
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         shown_in_kernel: false,

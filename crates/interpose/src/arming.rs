@@ -144,6 +144,7 @@ impl Promoted {
         // A sleeper that is named may be named with the doorbell.
         let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
         self.waits_for_ever = false;
+        self.stays_nonblocking = false;
         if asked {
             self.asks_over_tcp();
         }

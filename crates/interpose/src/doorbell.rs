@@ -22,6 +22,8 @@ pub(crate) struct Doorbell {
     pub(crate) set: u32,
     /// The socket is a member of that set: one that was taken out may be put in again.
     pub(crate) is_member: bool,
+    /// Edges since it was emptied, modulo 256.
+    edges: u8,
 }
 
 /// Reads of one emptying: a page. A peer that writes more has its own connection woken in vain.
@@ -41,7 +43,14 @@ impl Doorbell {
     /// `None`: the process may have no more descriptors.
     pub(crate) fn new(granted: Doorbells) -> Option<Doorbell> {
         let Doorbells { own, peer, kind } = granted;
-        Some(Doorbell { own: hidden::hide(own)?, peer: hidden::hide(peer)?, kind, set: 0, is_member: false })
+        Some(Doorbell {
+            own: hidden::hide(own)?,
+            peer: hidden::hide(peer)?,
+            kind,
+            set: 0,
+            is_member: false,
+            edges: 0,
+        })
     }
 
     /// The own one, if no file of the program's is at its number.
@@ -68,6 +77,15 @@ impl Doorbell {
                 }
             }
         })
+    }
+
+    /// An edge of the own one woke its set. A pipe may keep its bytes, where the kernel allows it: it has room for a page, and
+    /// a write that finds none is an edge, too.
+    pub(crate) fn has_woken_set(&mut self) {
+        self.edges = self.edges.wrapping_add(1);
+        if self.edges == 0 || self.kind == Kind::Queue || !sys::doorbell::may_stay_unread() {
+            real::kept_errno(|| self.empty());
+        }
     }
 
     /// Empties the own one, before the look at the ring that counts: the next wake-up is an edge then, on each Linux (from 5.5

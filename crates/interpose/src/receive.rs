@@ -17,7 +17,7 @@ use crate::memory::{Pieces, piece};
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
-use crate::sockets::{Busy, Guard, Interest, Socket};
+use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::take::{Outcome, take};
 use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
 use crate::waiters;
@@ -198,7 +198,7 @@ impl Waiting for Read<'_> {
         self.kept.get_or_insert_with(|| socket.keep());
         // Another process that has the socket may have cleared O_NONBLOCK.
         let is_told = flags & libc::MSG_DONTWAIT != 0
-            || (!self.blocks && !promoted.waits_in_kernel(flags) && kernel::is_nonblocking(fd));
+            || (!self.blocks && !promoted.waits_in_kernel(flags) && promoted.is_nonblocking(fd));
         if is_told {
             return match promoted.rest(sets > 0) {
                 Ok(true) => Continue(Phase::Collect),
@@ -315,6 +315,18 @@ impl Waiting for Read<'_> {
 
     fn is_find(outcome: &Received) -> bool {
         matches!(outcome, Some(Ok(_)))
+    }
+}
+
+impl Promoted {
+    /// O_NONBLOCK of a socket that counts as set so: asked again as long as other processes may have cleared it.
+    fn is_nonblocking(&mut self, fd: c_int) -> bool {
+        if self.stays_nonblocking {
+            return true;
+        }
+        let is_nonblocking = kernel::is_nonblocking(fd);
+        self.stays_nonblocking = is_nonblocking && !self.connection.is_shared();
+        is_nonblocking
     }
 }
 

@@ -143,6 +143,8 @@ pub(crate) struct Promoted {
     pub(crate) waits_for_ever: bool,
     /// How often that was set.
     pub(crate) limits_set: u32,
+    /// O_NONBLOCK was set when the kernel was asked, and no other process has had the socket since.
+    pub(crate) stays_nonblocking: bool,
     /// Bytes in the ring at most, if the program asked for a small buffer.
     pub(crate) send_limit: u32,
     /// It was promoted in a process that this one was forked from.

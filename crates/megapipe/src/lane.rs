@@ -259,7 +259,7 @@ impl Core {
         let Some(lane) = self.lane(handle) else { return };
         lane.rung = lane.rung.wrapping_add(1);
         if let Some(Doorbells { own, kind, .. }) = &lane.doorbells
-            && (lane.rung == 0 || *kind == Kind::Queue)
+            && (lane.rung == 0 || *kind == Kind::Queue || !sys::doorbell::may_stay_unread())
         {
             sys::doorbell::empty(own.as_fd(), *kind);
         }

@@ -14,7 +14,6 @@ use crate::clock::Instant;
 use crate::doorbell::{self, Doorbell};
 use crate::kernel;
 use crate::pages;
-use crate::real;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 use crate::waiter::soonest;
@@ -289,10 +288,10 @@ impl Inner {
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
         let here = self.number + 1;
         // Another set that has it by now waits for the edge. In a forked process the set is its parent's, too.
-        let is_ours = |bell: &&Doorbell| bell.set == here || promoted.inherited;
-        let Some(bell) = promoted.doorbell.as_ref().filter(is_ours) else { return };
+        let is_ours = |bell: &&mut Doorbell| bell.set == here || promoted.inherited;
+        let Some(bell) = promoted.doorbell.as_mut().filter(is_ours) else { return };
         self.rang = true;
-        real::kept_errno(|| bell.empty());
+        bell.has_woken_set();
         self.called_at = promoted.connection.peer_woke_at();
         promoted.stale |= promoted.armed;
         if !is_member {
