@@ -167,7 +167,7 @@ pub(crate) unsafe fn wait(
     let began = clock::now();
     let before = real::errno();
     let at_once = limit.is_at_once();
-    let mut wait = SetWait { fd, set, inner: None, room, mask, at_once, began: Some(began) };
+    let mut wait = SetWait { fd, set, inner: None, room, mask, at_once, began: Some(began), in_rings: false };
     wait.inner().enter();
     let done = Waiter::new(limit.deadline(began)).wait(&mut wait);
     let errno = real::errno();
@@ -189,6 +189,8 @@ struct SetWait<'a> {
     at_once: bool,
     /// Until the first look.
     began: Option<Instant>,
+    /// The last look found something in rings.
+    in_rings: bool,
 }
 
 impl SetWait<'_> {
@@ -250,6 +252,7 @@ impl Waiting for SetWait<'_> {
                 return Continue(Phase::Collect);
             }
         }
+        self.in_rings = in_rings > 0;
         match told {
             0 if at_once => Break(0),
             0 if sleeps => Continue(Phase::Sleep),
@@ -307,6 +310,10 @@ impl Waiting for SetWait<'_> {
 
     fn is_find(found: &c_int) -> bool {
         *found > 0
+    }
+
+    fn found_in_rings(&self) -> bool {
+        self.in_rings
     }
 
     fn is_interrupted(&mut self) -> c_int {

@@ -146,13 +146,19 @@ impl Wait {
         self.spin.is_some()
     }
 
-    /// What was looked for is here.
-    pub(crate) fn found(&mut self) {
+    /// Something is here. `by_look`: which a look has found; else the kernel has it, and a sleep would have ended as soon.
+    pub(crate) fn found(&mut self, by_look: bool) {
         let Some(spin) = self.spin.take() else { return };
-        count(&COUNTERS.spun, 1);
+        count(if by_look { &COUNTERS.spun } else { &COUNTERS.vain }, 1);
         // Before the first question for the time next to none has passed.
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
-        let saved = learn(|policy| policy.found(&spin, now));
+        let saved = learn(|policy| match by_look {
+            true => policy.found(&spin, now),
+            false => {
+                policy.missed(&spin, now);
+                Duration::ZERO
+            }
+        });
         tally(saved, spin.spent(now));
         self.stop();
     }
@@ -200,5 +206,21 @@ impl Sleep {
         if (self.0..=at).contains(&called) {
             learn(|policy| policy.woke(Duration::from_nanos(at - called)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_of_the_kernel_are_no_reason_to_look_at_rings() {
+        assert!(Wait::new(None).spins());
+        for _ in 0..20 {
+            let began = clock::now() - Duration::from_micros(20);
+            let spin = POLICY.get().spin(began, Duration::from_micros(100));
+            Wait { spin: Some(spin), looks: PAUSES, kernel_due: began + KERNEL_EVERY }.found(false);
+        }
+        assert!(!Wait::new(None).spins());
     }
 }

@@ -40,6 +40,11 @@ pub(crate) trait Waiting {
 
     /// Whether it came to something that was waited for.
     fn is_find(outcome: &Self::Outcome) -> bool;
+
+    /// Whether that lies in a ring, where what [`Self::looks`] says does not tell.
+    fn found_in_rings(&self) -> bool {
+        true
+    }
 }
 
 /// What a call does next.
@@ -73,13 +78,15 @@ pub(crate) struct Waiter {
     /// Handlers that had run in this thread.
     handled: u32,
     look: Option<Wait>,
+    /// The last look has found something, and did not end so that the kernel is asked.
+    saw: bool,
 }
 
 impl Waiter {
     /// Until `deadline`; `None`: for ever, or the call keeps a time limit of its own.
     #[inline]
     pub(crate) fn new(deadline: Option<Instant>) -> Waiter {
-        Waiter { deadline, handled: signals::handled(), look: None }
+        Waiter { deadline, handled: signals::handled(), look: None, saw: false }
     }
 
     /// Whether it looks before it sleeps.
@@ -117,7 +124,7 @@ impl Waiter {
             match call.collect(self) {
                 Break(outcome) => {
                     if W::is_find(&outcome) {
-                        self.found();
+                        self.found(call.found_in_rings());
                     }
                     return outcome;
                 }
@@ -147,9 +154,9 @@ impl Waiter {
     }
 
     #[inline(never)]
-    fn found(&mut self) {
+    fn found(&mut self, in_rings: bool) {
         if let Some(look) = &mut self.look {
-            look.found();
+            look.found(self.saw && in_rings);
         }
     }
 
@@ -158,8 +165,10 @@ impl Waiter {
     fn look<W: Waiting>(&mut self, call: &mut W) -> bool {
         call.begins_to_look();
         let Some(look) = &mut self.look else { return false };
+        self.saw = false;
         while look.again() && signals::handled() == self.handled {
             if call.looks() {
+                self.saw = true;
                 return true;
             }
         }
