@@ -187,9 +187,9 @@ fn measure(
 
 /// Short connections with one request each, at a share of the case's rate. Latencies are from when their connection was due to the end of the
 /// answer; those of requests that block are not reported.
-fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f64) -> load::Task {
+fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f64) -> Options {
     let (connections, rate) = case.connections();
-    let options = Options {
+    Options {
         engine: load::Engine::Epoll,
         target: Target::Tcp(address),
         request,
@@ -200,8 +200,8 @@ fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f
         spin: false,
         warm_up: Duration::ZERO,
         window: plan.length,
-    };
-    load::Task { options, patience: PATIENCE }
+        patience: Some(PATIENCE),
+    }
 }
 
 /// For servers; packets are spread over all CPUs at both ends (RPS).

@@ -6,9 +6,9 @@
 //! would have shown the stall (coordinated omission; see wrk2 and HdrHistogram).
 //!
 //! [`Load`] has a thread on each CPU of the client, which its controller samples. [`run`] makes the
-//! load on the calling thread, for processes that do nothing else. What carries requests is epoll
-//! with the C library's own calls, which a preload library sees, or io_uring, whose client costs the
-//! least: it bounds the rate at which a server of `rpc` can be seen.
+//! load on the calling thread, for processes that do nothing else and print a [`Report`]. What carries
+//! requests is epoll with the C library's own calls, which a preload library sees, or io_uring, whose
+//! client costs the least: it bounds the rate at which a server of `rpc` can be seen.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,18 +29,18 @@ mod bulk;
 mod client;
 mod epoll;
 mod meter;
+mod report;
 mod request;
 mod schedule;
 mod socket;
-mod task;
 mod uring;
 
 use meter::{Control, Counts, Meter};
 use schedule::Schedule;
 
+pub use report::Report;
 pub(crate) use request::BLOCKING;
 pub use request::Request;
-pub use task::{Report, Task};
 
 /// What the client runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -107,6 +107,8 @@ pub struct Options {
     pub warm_up: Duration,
     /// Its length. Recorded is what completes in it, or with a rate what is due in it.
     pub window: Duration,
+    /// How long answers are waited for after it; `None`: the load goes on until it is stopped.
+    pub patience: Option<Duration>,
 }
 
 /// Why the load broke off.
@@ -177,13 +179,12 @@ impl Outcome {
     }
 }
 
-/// Makes the load on the calling thread until the window ends. What is under way then is waited for no longer
-/// than `patience`.
-pub fn run(options: &Options, patience: Duration) -> Result<Outcome, LoadError> {
-    drive(options, 0..options.connections, Meter::new(Control::new(options, 1, Some(patience)), 0))
+/// Makes the load on the calling thread.
+pub fn run(options: &Options) -> Result<Outcome, LoadError> {
+    drive(options, 0..options.connections, Meter::new(Control::new(options, 1), 0))
 }
 
-/// Client threads at work; dropping it stops them.
+/// Client threads at work, until they are stopped.
 #[derive(Debug)]
 pub struct Load {
     threads: Vec<JoinHandle<Result<Outcome, LoadError>>>,
@@ -193,15 +194,18 @@ pub struct Load {
 impl Load {
     /// Starts a thread on each CPU, which begins once it has its sockets; connections are spread evenly over them.
     pub fn start(options: &Options, cpus: &CpuSet) -> Result<Self, LoadError> {
-        let control = Control::new(options, cpus.len(), None);
+        let control = Control::new(options, cpus.len());
         let mut load = Self { threads: Vec::with_capacity(cpus.len()), control };
         for (index, &cpu) in cpus.as_slice().iter().enumerate() {
             let first = |index| options.connections * index / cpus.len();
             let (options, numbers) = (options.clone(), first(index)..first(index + 1));
-            let meter = Meter::new(load.control.clone(), index);
+            let control = load.control.clone();
             let work = move || {
-                cpu::pin(&[cpu]).map_err(LoadError::Client)?;
-                drive(&options, numbers, meter)
+                let meter = Meter::new(control.clone(), index);
+                let pinned = cpu::pin(&[cpu]).map_err(LoadError::Client);
+                let ended = pinned.and_then(|()| drive(&options, numbers, meter));
+                control.epoch.get_or_init(Instant::now); // is waited for, even if no thread can start
+                ended
             };
             let thread = thread::Builder::new().name(format!("client-{cpu}")).spawn(work);
             load.threads.push(thread.map_err(LoadError::Client)?);
@@ -232,28 +236,20 @@ impl Load {
 
     /// When latencies are recorded, once the load has started.
     pub fn window(&self) -> Range<Instant> {
-        self.control.window()
+        let epoch = *self.control.epoch.wait();
+        epoch + Duration::from_nanos(self.control.window.start)
+            ..epoch + Duration::from_nanos(self.control.window.end)
     }
 
     /// Stops the threads.
-    pub fn stop(mut self) -> Result<Outcome, LoadError> {
+    pub fn stop(self) -> Result<Outcome, LoadError> {
         self.control.stop.store(true, Ordering::Relaxed);
         let mut all = Outcome::new();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads {
             let panicked = |_| LoadError::Client(io::Error::other("a client thread panicked"));
             all.add(thread.join().map_err(panicked)??);
         }
         Ok(all)
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.control.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A caller that wants the outcome has called `stop`.
-            let _ = thread.join();
-        }
     }
 }
 

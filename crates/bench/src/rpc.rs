@@ -254,6 +254,7 @@ fn measure(
         rate: rate.map(|rate| rate as f64),
         warm_up: plan.warm_up() + CLEARANCE,
         window: plan.window,
+        patience: None,
         spin: plan.client_cpus.missing_from(point.server_cpus).len() == plan.client_cpus.len(),
     };
     let load = Load::start(&options, &plan.client_cpus).map_err(client_failed)?;

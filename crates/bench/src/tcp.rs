@@ -166,6 +166,7 @@ impl Row {
             // Latencies are not reported.
             warm_up: Duration::ZERO,
             window: Duration::ZERO,
+            patience: None,
         }
     }
 }

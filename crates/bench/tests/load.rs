@@ -84,7 +84,7 @@ fn a_stall_counts_from_when_requests_were_due() {
     });
     let asked = options(&server, Request::Echo(SIZE));
     let asked = Options { connections: 1, active: 1, rate: Some(RATE as f64), ..asked };
-    let Outcome { latencies, answered, failures, .. } = load::run(&asked, WINDOW).unwrap();
+    let Outcome { latencies, answered, failures, .. } = load::run(&asked).unwrap();
     assert_eq!((latencies.len(), failures), (due(WINDOW), 0));
     assert!(answered <= due(WINDOW + Duration::from_millis(20)), "{answered}");
     // Measured from when they were sent, one of two hundred would be slow.
@@ -117,7 +117,7 @@ fn answers_of_each_kind_are_found_whole() {
     for request in [Request::MemcachedGet(64), Request::RedisGet, Request::Http, Request::HttpOnce] {
         let lifetime = if request == Request::HttpOnce { Connections::Short } else { Connections::Kept };
         let asked = Options { lifetime, active: 2, ..options(&server, request) };
-        let outcome = load::run(&asked, Duration::from_secs(5)).unwrap();
+        let outcome = load::run(&asked).unwrap();
         assert!(outcome.answered_in_window > 0, "{request:?}: {outcome:?}");
         assert_eq!(outcome.latencies.len(), outcome.answered_in_window, "{request:?}");
         assert_eq!((outcome.failures, outcome.unfinished), (0, 0), "{request:?}");
@@ -137,11 +137,11 @@ fn wrong_answers_are_failures() {
     for (request, serve) in wrong {
         let server = Server::start(serve);
         let asked = options(&server, request);
-        let error = load::run(&asked, Duration::ZERO).unwrap_err();
+        let error = load::run(&asked).unwrap_err();
         assert!(matches!(error, LoadError::Server(1, _)), "{error:?}");
         // Where failures are borne, each is counted, and no answer with them.
         let asked = Options { lifetime: Connections::Short, ..asked };
-        let outcome = load::run(&asked, Duration::ZERO).unwrap();
+        let outcome = load::run(&asked).unwrap();
         assert!(outcome.failures > 0 && outcome.answered == 0, "{outcome:?}");
     }
 }
@@ -166,7 +166,7 @@ fn a_server_of_other_words_is_refused_at_once() {
     ];
     for serve in other {
         let server = Server::start(serve);
-        let error = load::run(&options(&server, Request::HttpOnce), Duration::ZERO).unwrap_err();
+        let error = load::run(&options(&server, Request::HttpOnce)).unwrap_err();
         assert!(matches!(&error, LoadError::Answer(line) if line.contains("503")), "{error:?}");
     }
 }
@@ -197,6 +197,7 @@ fn run(engine: Engine, server: &Server, transactions: u32) -> Run {
         lifetime: Connections::Reset(transactions),
         rate: Some(RATE as f64),
         spin: transactions == 1,
+        patience: None,
         ..options(server, Request::Echo(SIZE))
     };
     let load = Load::start(&options, &CpuSet::allowed().unwrap()).unwrap();
@@ -221,6 +222,7 @@ fn options(server: &Server, request: Request) -> Options {
         spin: false,
         warm_up: Duration::from_millis(20),
         window: WINDOW,
+        patience: Some(Duration::from_secs(5)),
     }
 }
 

@@ -13,7 +13,7 @@ use super::programs::JDBC;
 use super::server::{Part, Server, Site, UNIX_PORT};
 use super::waits::{self, Waits};
 use crate::Reason;
-use crate::load::{self, Connections, Engine, Options, Report, Request, Target};
+use crate::load::{Connections, Engine, Options, Report, Request, Target};
 use crate::part;
 use crate::process::{Process, cpu_of_ended_children};
 
@@ -226,11 +226,11 @@ impl Run<'_> {
             spin: false,
             warm_up: self.window / 4,
             window: self.window,
+            // What is due in the window of an open loop may be answered after it, but not for ever.
+            patience: Some(if self.rate.is_some() { self.window } else { Duration::ZERO }),
         };
-        // What is due in the window of an open loop may be answered after it, but not for ever.
-        let patience = if self.rate.is_some() { self.window } else { Duration::ZERO };
         let mut command = self.site.command(program, Part::Client);
-        command.args(part::Part::arguments(&load::Task { options, patience }));
+        command.args(part::Part::arguments(&options));
         self.run(command, report)
     }
 

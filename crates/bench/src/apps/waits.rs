@@ -150,17 +150,7 @@ fn ask(operation: Operation, port: u16, client: &Client) -> Result<Report, Reaso
     for thread in threads {
         times.add(thread.join().map_err(|_| "a thread of the client has panicked")??)?;
     }
-    let time = |quantile: f64, least: u64| {
-        (times.len() >= least).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
-    };
-    Ok(Report {
-        requests_per_s: times.len() as f64 / client.window.as_secs_f64(),
-        requests: all.load(Ordering::Relaxed) as f64,
-        p50_us: time(0.5, 1),
-        p99_us: time(0.99, 100),
-        p999_us: time(0.999, 1000),
-        ..Report::default()
-    })
+    Ok(Report::of(&times, client.window, times.len(), all.load(Ordering::Relaxed)))
 }
 
 /// A connection, and how its thread waits for it.

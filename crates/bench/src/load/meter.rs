@@ -15,7 +15,7 @@ pub(super) struct Control {
     /// When the first thread could start; the load's clock counts from there.
     pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
-    window: Range<u64>,
+    pub(super) window: Range<u64>,
     /// When the load begins no more requests, and when it waits for no more answers; never if it is to be stopped.
     pub(super) end: u64,
     last: u64,
@@ -24,24 +24,18 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(options: &Options, threads: usize, patience: Option<Duration>) -> Arc<Self> {
+    pub(super) fn new(options: &Options, threads: usize) -> Arc<Self> {
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let window = nanoseconds(options.warm_up)..nanoseconds(options.warm_up + options.window);
-        let ends = patience.map(|patience| (window.end, window.end + nanoseconds(patience)));
-        let (end, last) = ends.unwrap_or((u64::MAX, u64::MAX));
+        let end = options.patience.map_or(u64::MAX, |_| window.end);
         Arc::new(Self {
             stop: AtomicBool::new(false),
             epoch: OnceLock::new(),
-            window,
             end,
-            last,
+            last: end.saturating_add(options.patience.map_or(0, nanoseconds)),
+            window,
             counts: (0..threads).map(|_| Counts::default()).collect(),
         })
-    }
-
-    pub(super) fn window(&self) -> Range<Instant> {
-        let epoch = *self.epoch.wait();
-        epoch + Duration::from_nanos(self.window.start)..epoch + Duration::from_nanos(self.window.end)
     }
 }
 
@@ -149,14 +143,7 @@ impl Meter {
         self.outcome.answered = self.counts().transactions.load(Ordering::Relaxed);
         self.outcome.failures = self.counts().failures.load(Ordering::Relaxed);
         self.outcome.unfinished = unfinished;
-        std::mem::replace(&mut self.outcome, Outcome::new())
-    }
-}
-
-impl Drop for Meter {
-    /// A controller waits for the start, even if no thread can.
-    fn drop(&mut self) {
-        self.start();
+        self.outcome
     }
 }
 

@@ -111,7 +111,7 @@ fn part(name: &str, task: &str) -> Result<(), Reason> {
         apps::Waits::NAME => part::run::<apps::Waits>,
         listen::channels::Task::NAME => part::run::<listen::channels::Task>,
         listen::server::Task::NAME => part::run::<listen::server::Task>,
-        load::Task::NAME => part::run::<load::Task>,
+        load::Options::NAME => part::run::<load::Options>,
         mmsg::Task::NAME => part::run::<mmsg::Task>,
         pair::Busy::NAME => part::run::<pair::Busy>,
         pair::Exchange::NAME => part::run::<pair::Exchange>,

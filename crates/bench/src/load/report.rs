@@ -1,22 +1,14 @@
-//! The load as a process that does nothing else.
+//! What the load reports as a process that does nothing else.
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use sys::file::raise_open_files;
 
-use super::{Options, Outcome};
+use super::Options;
 use crate::Reason;
 use crate::part::{Part, print};
-
-/// What such a process does.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Task {
-    /// The load.
-    pub options: Options,
-    /// How long it waits for answers after the window.
-    pub patience: Duration,
-}
 
 /// What a client measured, which our own print as JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -38,40 +30,39 @@ pub struct Report {
     pub failures: u64,
     /// Requests under way at the end.
     pub unfinished: usize,
-    /// Latencies of more than 10 ms.
+    /// Latencies of more than 10 ms: a user would notice them beside the others.
     pub slow: u64,
-    /// Latencies of more than 400 ms.
+    /// Latencies of more than 400 ms: only a worker that does not go on causes them, not one that waits for a CPU.
     pub stuck: u64,
 }
 
-impl Part for Task {
+impl Report {
+    /// Of the latencies of a window, in nanoseconds, and of all requests that were answered, in it and at all.
+    pub(crate) fn of(latencies: &Histogram<u64>, window: Duration, in_window: u64, answered: u64) -> Self {
+        let over = |nanoseconds| latencies.len() - latencies.count_between(0, nanoseconds);
+        let quantile = |share, least| {
+            (latencies.len() >= least).then(|| latencies.value_at_quantile(share) as f64 / 1e3)
+        };
+        Self {
+            requests_per_s: in_window as f64 / window.as_secs_f64(),
+            requests: answered as f64,
+            p50_us: quantile(0.5, 1),
+            p99_us: quantile(0.99, 100),
+            p999_us: quantile(0.999, 1000),
+            slow: over(10_000_000),
+            stuck: over(400_000_000),
+            ..Self::default()
+        }
+    }
+}
+
+impl Part for Options {
     const NAME: &'static str = "load";
 
     fn run(self) -> Result<(), Reason> {
         raise_open_files(u64::MAX)?;
-        let Outcome { latencies, answered, answered_in_window, failures, unfinished, .. } =
-            super::run(&self.options, self.patience)?;
-        let over = |time: Duration| latencies.len() - latencies.count_between(0, time.as_nanos() as u64);
-        let quantile = |share, least| {
-            (latencies.len() >= least).then(|| latencies.value_at_quantile(share) as f64 / 1e3)
-        };
-        print(&Report {
-            requests_per_s: answered_in_window as f64 / self.options.window.as_secs_f64(),
-            requests: answered as f64,
-            p50_us: quantile(0.5, 0),
-            p99_us: quantile(0.99, 100),
-            p999_us: quantile(0.999, 1000),
-            cpu_s: None,
-            failures,
-            unfinished,
-            slow: over(SLOW),
-            stuck: over(STUCK),
-        })
+        let all = super::run(&self)?;
+        let report = Report::of(&all.latencies, self.window, all.answered_in_window, all.answered);
+        print(&Report { failures: all.failures, unfinished: all.unfinished, ..report })
     }
 }
-
-/// A latency that a user would notice beside the others.
-const SLOW: Duration = Duration::from_millis(10);
-
-/// A latency that only a worker that does not go on causes, not one that waits for a CPU.
-const STUCK: Duration = Duration::from_millis(400);
