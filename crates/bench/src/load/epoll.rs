@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::time::{
@@ -132,7 +132,9 @@ impl Wire for Sockets {
     fn wait(&mut self, time: Duration) -> io::Result<()> {
         let milliseconds = if time.is_zero() { 0 } else { CHECK_INTERVAL.as_millis() as i32 };
         if let Some(timer) = self.timer.as_ref().filter(|_| !time.is_zero()) {
-            arm(timer, time)?;
+            let it_value = Timespec::try_from(time).map_err(io::Error::other)?;
+            let once = Itimerspec { it_interval: Timespec::default(), it_value };
+            timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?; // what it had to report is gone
         }
         self.pending.extend(self.epoll.wait(&mut self.events, milliseconds)?.iter());
         Ok(())
@@ -170,15 +172,6 @@ impl Wire for Sockets {
     fn bytes(&self) -> &[u8] {
         &self.room[..self.received]
     }
-}
-
-/// Lets the timer expire in this time, once; what it had to report is gone.
-fn arm(timer: &OwnedFd, time: Duration) -> io::Result<()> {
-    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let once =
-        Itimerspec { it_interval: none, it_value: Timespec::try_from(time).map_err(io::Error::other)? };
-    timerfd_settime(timer.as_fd(), TimerfdTimerFlags::empty(), &once)?;
-    Ok(())
 }
 
 /// The name of the timer's events; connections have their places.

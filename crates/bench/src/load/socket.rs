@@ -1,9 +1,9 @@
 //! The client's sockets.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use rustix::net::connect_unspec;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Target;
@@ -20,16 +20,11 @@ impl Target {
 /// A connection that is there, whose calls wait so long at most.
 pub(super) fn connected(target: &Target, patience: Duration) -> io::Result<Socket> {
     let address = target.address()?;
-    let socket = create(&address, Type::STREAM)?;
+    let socket = open(&address, Type::STREAM)?;
     socket.connect(&address)?;
     socket.set_read_timeout(Some(patience))?;
     socket.set_write_timeout(Some(patience))?;
     Ok(socket)
-}
-
-/// A socket that is to connect, and whose calls do not wait.
-pub(super) fn unconnected(address: &SockAddr) -> io::Result<Socket> {
-    create(address, Type::STREAM.nonblocking())
 }
 
 /// A socket that connects again and again.
@@ -43,7 +38,12 @@ pub(super) fn reconnecting(address: &SockAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn create(address: &SockAddr, kind: Type) -> io::Result<Socket> {
+/// A socket that is to connect, and whose calls do not wait.
+pub(super) fn unconnected(address: &SockAddr) -> io::Result<Socket> {
+    open(address, Type::STREAM.nonblocking())
+}
+
+fn open(address: &SockAddr, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(address.domain(), kind, None)?;
     if address.domain() != Domain::UNIX {
         socket.set_tcp_nodelay(true)?;
@@ -70,13 +70,7 @@ pub(super) fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
 
 /// Ends the connection with RST.
 pub(super) fn reset(socket: &Socket) -> io::Result<()> {
-    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
-    let length = size_of_val(&nowhere) as libc::socklen_t;
-    // SAFETY: the address is valid for its length.
-    match unsafe { libc::connect(socket.as_raw_fd(), &nowhere, length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(connect_unspec(socket)?)
 }
 
 /// How long the first answer may take.
