@@ -8,6 +8,7 @@ use std::process::Command;
 use bench::record::{self, Record};
 use bench::table;
 use bench::views::VIEWS;
+use serde_json::json;
 
 #[test]
 fn published_results_give_their_tables_and_plots() {
@@ -43,13 +44,20 @@ fn published_results_give_their_tables_and_plots() {
 }
 
 /// Figures that documents quote, by the files' own tables of then: medians, also of even numbers of rounds (listen); ratios
-/// to the better baseline of a round, and to others where one was not measured (tcp).
+/// to the better baseline of a round, and to others where one was not measured (tcp); the floor, which spreads what happens
+/// once over a connection's transactions; open loops apart from closed ones, with those that fell behind.
 #[test]
 fn published_medians_are_what_they_were() {
     for (file, row, figures) in [
         ("rpc/transactions", "1 megapipe-uring 8301 8192..8410 ", " 88856 1.41 2879 "),
         ("rpc/transactions", "1 epoll-shared 8896 8728..9082 1.001 1.000..1.021 ", ""),
         ("rpc/transactions", "1 tokio 9061 8981..10119 1.021 ", ""),
+        ("rpc/transactions", "10 floor 2054 1997..2241 0.607 ", ""),
+        ("rpc/transactions", "10 floor+entries 2217 2165..2410 0.657 ", " 1.080 "),
+        ("rpc-epyc/latency", "128 closed epoll-shared 5946 5946..5946 1.172 ", ""),
+        ("rpc-epyc/latency", "128 open epoll-shared 6793 6590..7867 1.020 1.000..1.041 ", " 6676 1.000 "),
+        ("rpc-epyc/latency", "uring-plain: the server fell behind the schedule in 1 round(s), ", ""),
+        ("rpc-epyc/latency", "epoll-reuseport: the client fell behind the schedule in 1 round(s), ", ""),
         ("promotion/pingpong", "8 promoted 187 159..210 ", " 360 840 261 "),
         ("promotion/stream", "64 unix 80.6 60.5..84.1 ", " 1259759 1547 "),
         ("promotion/stream", "64 promoted 2272.5 1551.6..2878.2 118 ", ""),
@@ -60,9 +68,12 @@ fn published_medians_are_what_they_were() {
         ("tcp/all", "two-short two-stacks 34386 1.021 23.65 1.084 ", ""),
         ("listen/short", "nginx reuseport 16496 0.980 ", " 3.50 7.66 7.48..7.82 47 0 0 "),
     ] {
-        let file = root().join(format!("bench-results/{file}.jsonl"));
-        assert_shows(&record::read(&file).unwrap(), row, figures);
+        assert_shows(&kept(file), row, figures);
     }
+}
+
+fn kept(file: &str) -> Vec<Record> {
+    record::read(&root().join(format!("bench-results/{file}.jsonl"))).unwrap()
 }
 
 fn assert_shows(records: &[Record], row: &str, figures: &str) {
@@ -75,13 +86,23 @@ fn assert_shows(records: &[Record], row: &str, figures: &str) {
 /// Each round of a file that is joined from two is compared with that of its own run.
 #[test]
 fn joined_files_have_a_round_twice() {
-    let mut records = record::read(&root().join("bench-results/mmsg/receive.jsonl")).unwrap();
+    let mut records = kept("mmsg/receive");
     let slower = |record: &Record| {
         let ns = record.number("cpu_ns_per_packet")? * 2.0;
-        Some(record.clone().with(serde_json::json!({ "cpu_ns_per_packet": ns })))
+        Some(record.clone().with(json!({ "cpu_ns_per_packet": ns })))
     };
     records.extend(records.iter().filter_map(slower).collect::<Vec<_>>());
     assert_shows(&records, "1 stateful 2.027 ", " 677..1473 0.729 0.629..0.739 ");
+}
+
+#[test]
+fn a_disturbed_run_says_so() {
+    let waited = |share: f64| {
+        let records = kept("rpc/transactions").into_iter();
+        records.map(|one| one.with(json!({ "server_waited": share }))).collect::<Vec<_>>()
+    };
+    assert_shows(&waited(0.2), "Disturbed: something else had their CPUs 20% of the time", "");
+    assert!(!table::render(&waited(0.02)).contains("Disturbed"));
 }
 
 #[test]
