@@ -21,7 +21,7 @@ mod pair;
 mod support;
 mod tcp;
 
-use support::{Files, PROGRAM, bench, of_kind, records, refused, table, wait, with_file_size};
+use support::{Files, PROGRAM, bench, of_kind, records, refused, signal, table, until, wait, with_file_size};
 
 #[test]
 fn every_engine_answers_whole_messages_only() {
@@ -144,7 +144,15 @@ fn ctrl_c_keeps_what_was_measured() {
     let mut run = files.bench("rpc");
     run.args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"]);
     run.args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"]);
-    let table = files.interrupted(&mut run, "measurement", 200_000);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let seen = || fs::read_to_string(&files.json).unwrap_or_default();
+    until(|| seen().matches(r#""record":"measurement""#).count() >= 2);
+    signal(&run, libc::SIGINT);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let [table, notes] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let kept = of_kind(&records(&files.json), "measurement").len();
+    assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
     assert!(table.contains("epoll-shared"), "{table}");
 }
 

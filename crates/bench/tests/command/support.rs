@@ -1,7 +1,6 @@
 //! What the tests of all scenarios share: how a benchmark is started, watched and read.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -48,25 +47,6 @@ impl Files {
     pub(crate) fn svg(&self) -> String {
         table(bench("show").arg(&self.json).arg("--plot").arg(&self.plot));
         fs::read_to_string(&self.plot).unwrap()
-    }
-
-    fn has(&self, kind: &str, count: usize) -> bool {
-        let text = fs::read_to_string(&self.json).unwrap_or_default();
-        text.matches(&format!(r#""record":"{kind}""#)).count() >= count
-    }
-
-    /// Interrupts a run once it has two records of a kind; all of them are kept, and reported. Gives the table.
-    pub(crate) fn interrupted(&self, command: &mut Command, kind: &str, measurements: usize) -> String {
-        let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        until(|| self.has(kind, 2));
-        signal(&run, libc::SIGINT);
-        assert_eq!(wait(&mut run).code(), Some(130));
-        let (mut table, mut notes) = (String::new(), String::new());
-        run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
-        run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-        let kept = of_kind(&records(&self.json), kind).len();
-        assert!(notes.contains(&format!("stopped: {kept} of {measurements}")), "{notes}");
-        table
     }
 }
 
