@@ -172,17 +172,3 @@ const NO_LIBRARY: &str = "built without its library: install libevent-dev or lib
 
 /// Every connection of the client may wait at once; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_counted_across_reads() {
-        let mut arrived = Arrived::default();
-        assert_eq!(arrived.whole_messages(63, 64), 0);
-        assert_eq!(arrived.whole_messages(1, 64), 1);
-        assert_eq!(arrived.whole_messages(130, 64), 2);
-        assert_eq!(arrived.whole_messages(62, 64), 1);
-    }
-}

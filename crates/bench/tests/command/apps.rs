@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use bench::apps::{self, App};
 use bench::cpu::CpuSet;
@@ -11,7 +11,7 @@ use bench::pair::Placement;
 use serde_json::Value;
 
 use crate::support::{
-    Files, PROGRAM, bench, children, command, of_kind, product, records, refused, signal, table, until, wait,
+    Files, bench, children, command, of_kind, product, records, signal, table, until, wait,
 };
 
 /// Whether a program is missing that a test takes; the product is there.
@@ -43,12 +43,9 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
     }
     let seconds = if app == App::Jdbc { "1" } else { "0.2" }; // Java is still compiling when it starts
     let files = Files::new(&format!("apps-{}-{operation}-{placement}", app.name()));
-    let output = files
-        .bench("apps")
-        .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
-        .args(["--placements", placement, "--seconds", seconds, "--rounds", "1", "--open-loop"])
-        .output()
-        .unwrap();
+    let what = format!("--apps {app} --operations {operation} --connections 2 --placements {placement}");
+    let output =
+        files.bench(&format!("apps {what} --seconds {seconds} --rounds 1 --open-loop")).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let records = records(&files.json);
     let absent = of_kind(&records, "absent");
@@ -119,6 +116,9 @@ measured! {
         &["tcp", "megapipe", "client-only", "server-only", "unix", "tcp", "megapipe"];
 }
 
+const MEMCACHED: &str =
+    "apps --apps memcached --operations get --connections 1 --placements one-core --rounds 1";
+
 const PLAIN: &[&str] = &["tcp", "megapipe", "tcp", "megapipe"];
 
 const WITH_UNIX: &[&str] = &["tcp", "megapipe", "unix", "tcp", "megapipe"];
@@ -130,11 +130,8 @@ fn what_is_not_installed_is_named_and_left_out() {
         println!("SKIPPED what_is_not_installed_is_named_and_left_out: memcached is found without PATH");
         return;
     }
-    let output = bench("apps")
-        .args(["--apps", "memcached", "--rounds", "1", "--seconds", "0.05", "--placements", "one-core"])
-        .env("PATH", "/nonexistent")
-        .output()
-        .unwrap();
+    let mut run = bench("apps --apps memcached --rounds 1 --seconds 0.05 --placements one-core");
+    let output = run.env("PATH", "/nonexistent").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("memcached is absent: not installed: memcached"), "{table}");
@@ -145,12 +142,8 @@ fn a_run_in_which_nothing_is_promoted_fails_and_says_so() {
     if lacks("a_run_in_which_nothing_is_promoted_fails_and_says_so", App::Memcached) {
         return;
     }
-    let output = bench("apps")
-        .args(["--apps", "memcached", "--operations", "get", "--connections", "1"])
-        .args(["--placements", "one-core", "--seconds", "0.05", "--rounds", "1"])
-        .env("MEGAPIPE_PROMOTE", "observe")
-        .output()
-        .unwrap();
+    let mut run = bench(&format!("{MEMCACHED} --seconds 0.05"));
+    let output = run.env("MEGAPIPE_PROMOTE", "observe").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains("memcached get, 1 connections, one-core: nothing was promoted"), "{errors}");
@@ -160,7 +153,7 @@ fn a_run_in_which_nothing_is_promoted_fails_and_says_so() {
 fn what_the_library_costs_is_measured_beside() {
     product();
     let files = Files::new("apps-overhead");
-    let table = table(files.bench("apps").args(["--apps", "overhead", "--rounds", "1"]));
+    let table = table(&mut files.bench("apps --apps overhead --rounds 1"));
     let records = records(&files.json);
     let seen = of_kind(&records, "overhead");
     assert!(seen.iter().all(|record| record["ns"].as_f64().unwrap() > 0.0), "{seen:?}");
@@ -175,28 +168,6 @@ fn what_the_library_costs_is_measured_beside() {
 }
 
 #[test]
-fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
-    let cpu = CpuSet::allowed().unwrap().first().to_string();
-    for (arguments, words) in [
-        (
-            &["--apps", "sendmail"][..],
-            "redis, memcached, nginx, haproxy, postgres, mariadb, redis-py, psycopg2, jdbc, phpredis, grpc, gunicorn, haproxy-node, waits, overhead",
-        ),
-        (&["--operations", "think"], "keep-alive"),
-        (&["--placements", "asleep"], "two-cores, one-core, either, oversubscribed"),
-        (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
-        (&["--connections", "501"], "from 1 to 500"),
-        (&["--channels", "/nonexistent"], "there is no /nonexistent/libmegapipe.so.0"),
-    ] {
-        let stderr = refused("apps", arguments);
-        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
-    }
-    let output = bench("apps").env("MEGAPIPE_PRELOAD", "/nonexistent/library.so").output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/library.so is not there"));
-}
-
-#[test]
 fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
     if lacks("ctrl_c_ends_servers_and_monitor_and_removes_their_files", App::Memcached) {
         return;
@@ -205,9 +176,7 @@ fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
     let _ = fs::remove_dir_all(&temporary); // of an earlier run, if there was one
     fs::create_dir(&temporary).unwrap();
     for last in [libc::SIGINT, libc::SIGKILL] {
-        let mut run = Command::new(PROGRAM)
-            .args(["apps", "--apps", "memcached", "--operations", "get", "--connections", "1"])
-            .args(["--placements", "one-core", "--seconds", "60", "--rounds", "1"])
+        let mut run = bench(&format!("{MEMCACHED} --seconds 60"))
             .env("TMPDIR", &temporary)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

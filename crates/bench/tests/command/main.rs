@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use bench::apps::App;
 use bench::cpu::CpuSet;
 use bench::engine::Engine;
 use bench::part::Part;
@@ -21,7 +22,7 @@ mod pair;
 mod support;
 mod tcp;
 
-use support::{Files, PROGRAM, bench, of_kind, records, refused, signal, table, until, wait, with_file_size};
+use support::{Files, PROGRAM, bench, of_kind, product, records, signal, table, until, wait, with_file_size};
 
 #[test]
 fn every_engine_answers_whole_messages_only() {
@@ -87,12 +88,8 @@ fn every_engine_survives_resets_and_closes_with_its_client() {
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     let files = Files::new("schema");
-    let mut run = files.bench("rpc");
-    run.args(["--engines", "epoll-shared,epoll-reuseport"])
-        .args(["--transactions", "1,10", "--connections", "8"])
-        .args(["--seconds", "0.3", "--rounds", "2"]);
-    let table = table(&mut run);
-
+    let what = "rpc --engines epoll-shared,epoll-reuseport --transactions 1,10 --connections 8";
+    let table = table(&mut files.bench(&format!("{what} --seconds 0.3 --rounds 2")));
     let records = records(&files.json);
     let header = &records[0];
     assert!(header["mitigations"].is_object());
@@ -141,9 +138,8 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let files = Files::new("interrupt");
-    let mut run = files.bench("rpc");
-    run.args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"]);
-    run.args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"]);
+    let what = "rpc --engines epoll-shared,epoll-reuseport --connections 4 --transactions 10";
+    let mut run = files.bench(&format!("{what} --seconds 0.05 --rounds 100000"));
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let seen = || fs::read_to_string(&files.json).unwrap_or_default();
     until(|| seen().matches(r#""record":"measurement""#).count() >= 2);
@@ -159,10 +155,8 @@ fn ctrl_c_keeps_what_was_measured() {
 #[test]
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     let files = Files::new("rate");
-    let mut run = files.bench("rpc");
-    run.args(["--engines", "epoll-shared,megapipe-epoll", "--transactions", "1,10"]);
-    run.args(["--connections", "8", "--seconds", "0.1", "--rounds", "1", "--rate", "2000"]);
-    let table = table(&mut run);
+    let what = "rpc --engines epoll-shared,megapipe-epoll --transactions 1,10 --connections 8";
+    let table = table(&mut files.bench(&format!("{what} --seconds 0.1 --rounds 1 --rate 2000")));
     let records = records(&files.json);
     let measurements = of_kind(&records, "measurement");
     assert_eq!(measurements.len(), 4);
@@ -180,10 +174,8 @@ fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
 #[test]
 fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
     let files = Files::new("half");
-    let mut run = files.bench("rpc");
-    run.args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"]);
-    run.args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"]);
-    table(&mut run);
+    let what = "rpc --engines megapipe-epoll,epoll-shared,epoll-reuseport --rate half --transactions 10";
+    table(&mut files.bench(&format!("{what} --connections 8 --seconds 0.1 --rounds 2")));
     let records = records(&files.json);
     let measurements = of_kind(&records, "measurement");
     let (closed, paced) = measurements.split_at(2);
@@ -201,30 +193,58 @@ fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_with_the_remedy() {
-    for (arguments, remedy) in [
-        (&["--engines", "select"][..], "epoll-shared, epoll-reuseport, uring-plain"),
-        (&["--rounds", "0"], "from 1 to 1000000"),
-        (&["--connections", "10001"], "from 1 to 10000"),
-        (&["--seconds", "nan"], "from 0.05 to 3600"),
-        (&["--rate", "most"], "or half"),
-        (&["--rate", "half", "--engines", "tokio"], "add epoll-reuseport to --engines"),
-        (&["--rate", "10", "--seconds", "1"], "give a higher --rate"),
-        (&["--server-cpus", "1023"], "CPU 1023 is not among"),
-        (&["--client-cpus", "1023"], "CPU 1023 is not among"),
-        (&["--json", "-"], "./- is a file"),
+    product();
+    let cpu = CpuSet::allowed().unwrap().first();
+    let one_cpu = format!("--placements two-cores --cpus {cpu}");
+    let apps = App::ALL.iter().map(|app| app.name()).collect::<Vec<_>>().join(", ");
+    for (scenario, arguments, words) in [
+        ("rpc", "--engines select", "epoll-shared, epoll-reuseport, uring-plain"),
+        ("rpc", "--rounds 0", "from 1 to 1000000"),
+        ("rpc", "--connections 10001", "from 1 to 10000"),
+        ("rpc", "--seconds nan", "from 0.05 to 3600"),
+        ("rpc", "--rate most", "or half"),
+        ("rpc", "--rate half --engines tokio", "add epoll-reuseport to --engines"),
+        ("rpc", "--rate 10 --seconds 1", "give a higher --rate"),
+        ("rpc", "--server-cpus 1023", "--server-cpus: CPU 1023 is not among"),
+        ("rpc", "--client-cpus 1023", "--client-cpus: CPU 1023 is not among"),
+        ("rpc", "--json -", "./- is a file"),
+        ("pingpong", "--transports tcp,carrier-pigeon", "tcp-spin, unix, cacheline"),
+        ("pingpong", "--transports memcpy", "memcpy is no part of pingpong"),
+        ("stream", "--transports cacheline", "cacheline is no part of stream"),
+        ("pingpong", "--transports cacheline --sizes 64", "up to 56 B"),
+        ("pingpong", "--transports tcp-spin --placements asleep", "never asleep"),
+        ("pingpong", "--placements somewhere", "two-cores, one-core, either, oversubscribed, asleep"),
+        ("stream", &one_cpu, "two-cores takes two CPUs"),
+        ("stream", "--cpus 0-2", "give two"),
+        ("stream", "--cpus 1023 --placements one-core", "CPU 1023"),
+        ("pingpong", "--sizes 1048577", "from 1 to 1048576"),
+        ("mmsg", "--sockets 8 --ready 9", "give more --sockets"),
+        ("mmsg", "--calls recvmsg --cpus 0", "give two"),
+        ("apps", "--apps sendmail", &apps),
+        ("apps", "--operations think", "keep-alive"),
+        ("apps", "--placements asleep", "two-cores, one-core, either, oversubscribed"),
+        ("apps", &one_cpu, "two-cores takes two CPUs"),
+        ("apps", "--connections 501", "from 1 to 500"),
+        ("apps", "--channels /nonexistent", "there is no /nonexistent/libmegapipe.so.0"),
     ] {
-        let stderr = refused("rpc", arguments);
-        assert!(stderr.contains(arguments[0]) && stderr.contains(remedy), "{stderr}");
+        let output = bench(&format!("{scenario} {arguments}")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(words), "{arguments}: {stderr}");
     }
+    let output = bench("stream --json /nonexistent/records").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/records"));
+    let output = bench("apps").env("MEGAPIPE_PRELOAD", "/nonexistent/library.so").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/library.so is not there"));
 }
 
 #[test]
 fn a_full_disk_is_named_and_what_was_measured_is_shown() {
     // A file that can take the header and little more.
     let files = Files::new("full");
-    let mut command = files.bench("rpc");
-    command.args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"]);
-    command.args(["--seconds", "0.05", "--rounds", "1000"]);
+    let mut command = files.bench(&format!("{QUICK} --rounds 1000"));
     with_file_size(&mut command, 8192);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -237,11 +257,8 @@ fn a_full_disk_is_named_and_what_was_measured_is_shown() {
 #[test]
 fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
     let quick = || {
-        let mut command = bench("rpc");
-        command
-            .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
-            .args(["--seconds", "0.05", "--rounds", "1"])
-            .stderr(Stdio::piped());
+        let mut command = bench(&format!("{QUICK} --rounds 1"));
+        command.stderr(Stdio::piped());
         command
     };
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
@@ -258,8 +275,7 @@ fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
 /// io_uring is forbidden, which is said once.
 #[test]
 fn a_run_in_which_nothing_could_be_measured_fails() {
-    let mut command = bench("rpc");
-    command.args(["--engines", "megapipe-uring", "--connections", "4", "--transactions", "10"]);
+    let mut command = bench("rpc --engines megapipe-uring --connections 4 --transactions 10");
     let output = confine::without_io_uring(&mut command).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let table = String::from_utf8(output.stdout).unwrap();
@@ -267,6 +283,8 @@ fn a_run_in_which_nothing_could_be_measured_fails() {
     assert_eq!(said.matches("io_uring is forbidden").count(), 1, "{said}");
     assert_eq!(said.matches("megapipe-uring").count(), 1, "{said}");
 }
+
+const QUICK: &str = "rpc --engines epoll-shared --connections 4 --transactions 10 --seconds 0.05";
 
 /// A server process of this test; dropping it ends it.
 struct Server {

@@ -1,6 +1,6 @@
 //! `megapipe-bench mmsg`: real servers, and messages that really go.
 
-use crate::support::{Files, of_kind, records, refused, table};
+use crate::support::{Files, of_kind, records, table};
 
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
@@ -9,10 +9,8 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
         return;
     }
     let files = Files::new("mmsg");
-    let mut run = files.bench("mmsg");
-    run.args(["--sockets", "32", "--messages", "20", "--ready", "1,20", "--rounds", "2"])
-        .args(["--traffic", "udp,tcp,udp-send"]);
-    let table = table(&mut run);
+    let what = "mmsg --sockets 32 --messages 20 --ready 1,20 --rounds 2 --traffic udp,tcp,udp-send";
+    let table = table(&mut files.bench(what));
     let records = records(&files.json);
     assert_eq!(records[0]["scenario"], "mmsg");
     let measured = of_kind(&records, "measurement");
@@ -35,11 +33,4 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
     }
     let svg = files.svg();
     assert!(svg.contains("udp-send"), "{svg}");
-}
-
-#[test]
-fn what_cannot_be_measured_is_refused() {
-    for arguments in [["--sockets", "8", "--ready", "9"], ["--calls", "recvmsg", "--cpus", "0"]] {
-        refused("mmsg", &arguments);
-    }
 }

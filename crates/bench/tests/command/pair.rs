@@ -11,8 +11,7 @@ use bench::part::Part;
 use serde_json::Value;
 
 use crate::support::{
-    Files, bench, children, command, of_kind, orphans, records, refused, signal, table, until, wait,
-    with_file_size,
+    Files, bench, children, command, of_kind, orphans, records, signal, table, until, wait, with_file_size,
 };
 
 #[test]
@@ -38,8 +37,8 @@ fn every_transport_of_streams_is_measured_where_it_can_be() {
 /// All transports, in all placements that this machine has.
 fn measured(scenario: &str, figure: &str) -> (Vec<Value>, String) {
     let files = Files::new(&format!("every-{scenario}"));
-    let mut run = files.bench(scenario);
-    let table = table(run.args(["--sizes", "8,56,65536", "--seconds", "0.05", "--rounds", "1"]));
+    let what = format!("{scenario} --sizes 8,56,65536 --seconds 0.05 --rounds 1");
+    let table = table(&mut files.bench(&what));
     let records = records(&files.json);
     assert_eq!(records[0]["scenario"], scenario);
     assert!(of_kind(&records, "absent").is_empty(), "{records:?}");
@@ -65,42 +64,14 @@ fn measured(scenario: &str, figure: &str) -> (Vec<Value>, String) {
 }
 
 #[test]
-fn flags_that_say_nothing_are_refused_with_a_remedy() {
-    let cpu = CpuSet::allowed().unwrap().first().to_string();
-    for (scenario, arguments, words) in [
-        ("pingpong", &["--transports", "tcp,carrier-pigeon"][..], "tcp-spin, unix, cacheline"),
-        ("pingpong", &["--transports", "memcpy"], "memcpy is no part of pingpong"),
-        ("stream", &["--transports", "cacheline"], "cacheline is no part of stream"),
-        ("pingpong", &["--transports", "cacheline", "--sizes", "64"], "up to 56 B"),
-        ("pingpong", &["--transports", "tcp-spin", "--placements", "asleep"], "never asleep"),
-        ("pingpong", &["--placements", "somewhere"], "two-cores, one-core, either, oversubscribed, asleep"),
-        ("stream", &["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
-        ("stream", &["--cpus", "0-2"], "give two"),
-        ("stream", &["--cpus", "1023", "--placements", "one-core"], "CPU 1023"),
-        ("pingpong", &["--sizes", "1048577"], "from 1 to 1048576"),
-    ] {
-        let stderr = refused(scenario, arguments);
-        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
-    }
-    let output = bench("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/records"));
-}
-
-#[test]
 fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
     if CpuSet::allowed().unwrap().len() < 2 {
         println!("SKIPPED a_transport_that_fails_is_absent_and_the_others_are_measured: there is one CPU");
         return;
     }
-    let mut command = bench("pingpong");
-    command.args(["--transports", "cacheline,unix", "--sizes", "8", "--placements", "two-cores"]).args([
-        "--seconds",
-        "0.05",
-        "--rounds",
-        "2",
-    ]);
-    let table = table(with_file_size(&mut command, 1024)); // of shared memory, too
+    let what =
+        "pingpong --transports cacheline,unix --sizes 8 --placements two-cores --seconds 0.05 --rounds 2";
+    let table = table(with_file_size(&mut bench(what), 1024)); // of shared memory, too
     let said = "8, two-cores, cacheline is absent: cannot be connected: File too large";
     assert_eq!(table.matches(said).count(), 1, "{table}");
     assert!(table.contains(" unix "), "{table}");
@@ -109,14 +80,8 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
 #[test]
 fn a_transport_that_fails_midway_fails_the_run() {
     let files = Files::new("pair-midway");
-    let mut run = files
-        .bench("pingpong")
-        .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
-        .args(["--seconds", "0.2", "--rounds", "10"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let what = "pingpong --transports tcp,unix --sizes 8 --placements one-core --seconds 0.2 --rounds 10";
+    let mut run = files.bench(what).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let has = |what: &str| fs::read_to_string(&files.json).unwrap_or_default().contains(what);
     until(|| has(r#""transport":"tcp""#));
     until(|| {
@@ -146,12 +111,10 @@ fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
     fs::create_dir(&folder).unwrap();
     let left = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     for signal_number in [libc::SIGINT, libc::SIGTERM] {
-        let mut run = bench("pingpong");
-        run.args(["--transports", "promoted", "--sizes", "8", "--placements", "one-core"])
-            .args(["--seconds", "0.05", "--rounds", "100000"])
-            .env("TMPDIR", &folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        let what =
+            "pingpong --transports promoted --sizes 8 --placements one-core --seconds 0.05 --rounds 100000";
+        let mut run = bench(what);
+        run.env("TMPDIR", &folder).stdout(Stdio::null()).stderr(Stdio::null());
         let mut run = run.spawn().unwrap();
         until(|| children(run.id()).len() == 2);
         // Neither would its own end nor SIGKILL leave anything.
@@ -168,8 +131,8 @@ fn all_processes_end_with_their_controller() {
         1 => ("one-core", 2),
         _ => ("oversubscribed", 10), // with four busy ones on each of two CPUs
     };
-    let mut run = bench("stream");
-    run.args(["--transports", "unix", "--sizes", "8", "--placements", placement]).args(["--seconds", "600"]);
+    let what = format!("stream --transports unix --sizes 8 --placements {placement} --seconds 600");
+    let mut run = bench(&what);
     let is_part = |process: &&u32| {
         let arguments = command(**process);
         arguments.split('\0').any(|argument| argument == Exchange::NAME || argument == Busy::NAME)

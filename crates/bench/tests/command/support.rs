@@ -36,9 +36,9 @@ impl Files {
         files
     }
 
-    /// The benchmark of a scenario, which leaves its records here.
-    pub(crate) fn bench(&self, scenario: &str) -> Command {
-        let mut command = bench(scenario);
+    /// The benchmark with this command line, which leaves its records here.
+    pub(crate) fn bench(&self, line: &str) -> Command {
+        let mut command = bench(line);
         command.arg("--json").arg(&self.json);
         command
     }
@@ -50,10 +50,10 @@ impl Files {
     }
 }
 
-/// The benchmark of a scenario.
-pub(crate) fn bench(scenario: &str) -> Command {
+/// The benchmark with this command line.
+pub(crate) fn bench(line: &str) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.arg(scenario);
+    command.args(line.split(' '));
     command
 }
 
@@ -62,13 +62,6 @@ pub(crate) fn table(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// What a command line is refused with.
-pub(crate) fn refused(scenario: &str, arguments: &[&str]) -> String {
-    let output = bench(scenario).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
 }
 
 /// The processes of a run whose controller was killed once they were `complete`, or by a panic.

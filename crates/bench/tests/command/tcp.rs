@@ -4,10 +4,10 @@ use testkit::skip::{self, Skipped};
 
 use crate::support::{Files, of_kind, records};
 
-/// The program, with these arguments; none where this user may have no network of its own.
-fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
+/// The program, with this command line; none where this user may have no network of its own.
+fn measured(test: &str, line: &str) -> Option<(Vec<serde_json::Value>, String)> {
     let files = Files::new(test);
-    let output = files.bench(scenario).args(arguments).output().unwrap();
+    let output = files.bench(line).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     let missing = ["cannot make namespaces", "/dev/net/tun", "cannot run `ip`"];
@@ -23,10 +23,8 @@ fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde
 #[test]
 fn every_server_serves_every_load() {
     let rows = "short,echo,asleep,bulk-in,bulk-out,one,two-short,two-echo";
-    let arguments = ["--rows", rows, "--seconds", "0.1", "--rounds", "1"];
-    let Some((records, table)) = measured("every_server_serves_every_load", "tcp", &arguments) else {
-        return;
-    };
+    let line = format!("tcp --rows {rows} --seconds 0.1 --rounds 1");
+    let Some((records, table)) = measured("every_server_serves_every_load", &line) else { return };
     assert_eq!(records[0]["scenario"], "tcp");
     let measured = of_kind(&records, "measurement");
     // Three servers in four rows, two in the others; smoltcp is one of them in `one`. None is absent.
@@ -44,12 +42,9 @@ fn every_server_serves_every_load() {
 
 #[test]
 fn every_pair_of_ends_meets_the_same_path() {
-    let arguments = ["--rows", "20ms-200-loss1,50ms-200-gro", "--ends", "cubic,ours,cubic-ours,ours-ours"];
-    let arguments = [&arguments[..], &["--rounds", "1"]].concat();
-    let Some((records, table)) = measured("every_pair_of_ends_meets_the_same_path", "tcp-path", &arguments)
-    else {
-        return;
-    };
+    let ends = "cubic,ours,cubic-ours,ours-ours";
+    let line = format!("tcp-path --rows 20ms-200-loss1,50ms-200-gro --ends {ends} --rounds 1");
+    let Some((records, table)) = measured("every_pair_of_ends_meets_the_same_path", &line) else { return };
     let measured = of_kind(&records, "path");
     assert_eq!(measured.len(), 8, "{records:?}");
     let bytes = 11_010_000;
@@ -68,9 +63,8 @@ fn every_pair_of_ends_meets_the_same_path() {
 
 #[test]
 fn two_connections_share_a_path() {
-    let arguments =
-        ["--rows", "20ms-200-with-ours", "--ends", "cubic,ours", "--rounds", "1", "--seconds", "0.5"];
-    let Some((records, _)) = measured("two_connections_share_a_path", "tcp-path", &arguments) else { return };
+    let line = "tcp-path --rows 20ms-200-with-ours --ends cubic,ours --rounds 1 --seconds 0.5";
+    let Some((records, _)) = measured("two_connections_share_a_path", line) else { return };
     let measured = of_kind(&records, "shared-path");
     assert_eq!(measured.len(), 2, "{records:?}");
     for record in measured {
