@@ -282,7 +282,7 @@ impl<'plan> Run<'plan> {
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
         command.env("MEGAPIPE_LOG", "error");
-        let mut monitor = Process::start(command, folder.path(), &plan.cpus, libc::SIGTERM)?;
+        let mut monitor = Process::start(command, folder.path(), &plan.cpus)?;
         monitor.wait_until(|| socket.exists(), stop)?;
         let product = Product { megapipe, library, monitor: socket, channels };
         Ok(Self {

@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdout, Command, Stdio};
 
+use rustix::process::{Signal, set_parent_process_death_signal};
+
 /// A running process of this program, which answers in lines; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -15,7 +17,7 @@ impl Child {
     /// Starts it, with pipes to its streams.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = ends_with_controller(command, libc::SIGKILL).spawn()?;
+        let mut process = ends_with_controller(command, Signal::KILL).spawn()?;
         let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { process, output: BufReader::new(output) })
     }
@@ -75,15 +77,10 @@ impl Drop for Child {
 }
 
 /// Has a process get this signal when the thread that starts it ends, as its controller's does.
-pub(crate) fn ends_with_controller(command: &mut Command, signal: i32) -> &mut Command {
+pub(crate) fn ends_with_controller(command: &mut Command, signal: Signal) -> &mut Command {
     command.process_group(0); // the terminal's Ctrl-C is for the controller alone
     // SAFETY: between fork and exec only prctl is called, a plain system call.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
-            Ok(())
-        })
-    }
+    unsafe { command.pre_exec(move || Ok(set_parent_process_death_signal(Some(signal))?)) }
 }
 
 /// Of a monitor that is part of a measurement: nothing but what is measured shall bound the promotions.

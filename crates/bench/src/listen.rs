@@ -150,7 +150,7 @@ fn measure(
     let server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder, stop)?;
     let start = |request, share| {
         let load = load(plan, case, address, request, share).command(&this_program());
-        Process::start(load, folder, &CpuSet::allowed()?, libc::SIGTERM)
+        Process::start(load, folder, &CpuSet::allowed()?)
     };
     let mut client = start(Request::HttpOnce, 1.0)?;
     let _blocking = (case == Case::Blocked).then(|| start(Request::HttpBlocking, BLOCKING)).transpose()?;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
 use crate::child::ends_with_controller;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
@@ -23,18 +25,13 @@ pub(crate) struct Process {
     name: String,
     output: PathBuf,
     errors: PathBuf,
-    /// Ends it.
-    signal: i32,
+    /// What ends it, SIGTERM unless changed.
+    pub(crate) ending: Signal,
 }
 
 impl Process {
     /// Starts a program on some CPUs; what it says goes into files of a folder.
-    pub(crate) fn start(
-        mut command: Command,
-        folder: &Path,
-        cpus: &CpuSet,
-        signal: i32,
-    ) -> Result<Self, Reason> {
+    pub(crate) fn start(mut command: Command, folder: &Path, cpus: &CpuSet) -> Result<Self, Reason> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // `megapipe run ... -- PROGRAM` becomes the program.
@@ -46,14 +43,20 @@ impl Process {
         command.stdin(Stdio::null()).stdout(File::create(&output)?).stderr(File::create(&errors)?);
         // SAFETY: between fork and exec only sched_setaffinity is called, a plain system call; nothing is allocated
         // or locked.
-        unsafe { ends_with_controller(&mut command, libc::SIGTERM).pre_exec(move || cpu::pin(&cpus)) };
+        unsafe { ends_with_controller(&mut command, Signal::TERM).pre_exec(move || cpu::pin(&cpus)) };
         let child = command.spawn().map_err(failed(format!("cannot start {name}")))?;
-        Ok(Self { child, name, output, errors, signal })
+        Ok(Self { child, name, output, errors, ending: Signal::TERM })
     }
 
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        // It is not waited for yet, so its id is its own.
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// Waits for its end and gives what it has printed.
@@ -109,9 +112,7 @@ impl Process {
         if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return;
         }
-        let pid = self.child.id() as libc::pid_t;
-        // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
-        unsafe { libc::kill(pid, self.signal) };
+        let _ = self.signal(self.ending); // a failure shows below
         let deadline = Instant::now() + GRACE;
         while Instant::now() < deadline {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
@@ -119,8 +120,7 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        // SAFETY: as above; the group is the one that was made for it.
-        unsafe { libc::kill(-pid, libc::SIGKILL) };
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL); // the one that was made for it
         let _ = self.child.wait(); // cannot fail for a child that is not waited for
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     fn shell(script: &str, folder: &Path) -> Process {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Process::start(command, folder, &CpuSet::allowed().unwrap(), libc::SIGTERM).unwrap()
+        Process::start(command, folder, &CpuSet::allowed().unwrap()).unwrap()
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) fn measure(
         command
     };
     let command = Calls.command(program);
-    let mut process = Process::start(prepare(command), folder, cpus, libc::SIGTERM)?;
+    let mut process = Process::start(prepare(command), folder, cpus)?;
     let text = process.finish(PATIENCE, stop)?;
     let [read, write] = serde_json::from_str(&text)?;
     let mut runs = Vec::with_capacity(RUNS);

@@ -242,7 +242,7 @@ impl Run<'_> {
     ) -> Result<Measured, Reason> {
         let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
         let site = self.site;
-        let mut process = Process::start(command, site.folder, site.client_cpus, libc::SIGTERM)?;
+        let mut process = Process::start(command, site.folder, site.client_cpus)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
         let client_cpu = load.cpu_s.map(Duration::try_from_secs_f64).and_then(Result::ok);

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rustix::process::{Signal, geteuid};
 use testkit::programs::{Program, find};
 
 use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, Operation, SYSBENCH, Transport, USUAL_SIZE};
@@ -194,12 +195,13 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
     if name == "mariadb" {
         command.env("MEGAPIPE_IO_URING", "files"); // InnoDB's
     }
-    // After SIGINT PostgreSQL does not wait for its clients.
-    let ending = if program.ready.is_some() { libc::SIGINT } else { libc::SIGTERM };
     if let Some(file) = &program.ready {
         let _ = fs::remove_file(file); // of one that did not end in time
     }
-    let mut process = Process::start(command, site.folder, site.server_cpus, ending)?;
+    let mut process = Process::start(command, site.folder, site.server_cpus)?;
+    if program.ready.is_some() {
+        process.ending = Signal::INT; // after which PostgreSQL does not wait for its clients
+    }
     let is_ready = || match &program.ready {
         None => listens(&target),
         Some(file) => {
@@ -217,7 +219,7 @@ fn waits(operation: Operation, site: &Site<'_>) -> Result<Server, Reason> {
     let task = Waits { operation, port, client: None };
     let mut command = site.command(&this_program(), Part::Server);
     command.args(part::Part::arguments(&task));
-    let mut process = Process::start(command, site.folder, site.server_cpus, libc::SIGTERM)?;
+    let mut process = Process::start(command, site.folder, site.server_cpus)?;
     let target = Target::Tcp((Ipv4Addr::LOCALHOST, port).into());
     process.wait_until(|| listens(&target), site.stop)?;
     Ok(Server { target, processes: vec![process] })
@@ -254,7 +256,7 @@ impl Database {
     /// Makes one of this server and fills it. Both refuse to run as root: then they run as users of their own.
     pub(super) fn new(name: &str, site: &Site<'_>) -> Result<Self, Reason> {
         let own_user = if name == "mariadb" { "mysql" } else { "postgres" };
-        let user = match rustix::process::geteuid().is_root() {
+        let user = match geteuid().is_root() {
             true => Some(
                 sys::user::number(own_user)?
                     .ok_or_else(|| format!("{name} does not run as root, and there is no user {own_user}"))?,
@@ -271,11 +273,10 @@ impl Database {
         let prepare = Program::new(name, &database.folder, 0, &[])?.prepare;
         let mut made = site.program(&prepare[0], Part::Server)?;
         made.args(&prepare[1..]);
-        Process::start(made, site.folder, site.server_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
+        Process::start(made, site.folder, site.server_cpus)?.finish(PATIENCE, site.stop)?;
         let server = if name == "mariadb" { start(name, &site, &[], &[])? } else { postgres(&site)? };
         for command in fillers(name, &server.target, &site)? {
-            Process::start(command, site.folder, site.client_cpus, libc::SIGTERM)?
-                .finish(PATIENCE, site.stop)?;
+            Process::start(command, site.folder, site.client_cpus)?.finish(PATIENCE, site.stop)?;
         }
         Ok(database)
     }

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use testkit::programs;
 
-use super::disturbance::{Stopped, check};
+use super::disturbance::Stopped;
 use super::{HANG, Variant, WORKERS, channels, server};
 use crate::Reason;
 use crate::cpu::CpuSet;
@@ -100,7 +101,7 @@ impl Server {
                 command.args(task.arguments());
             }
         }
-        let mut process = Process::start(command, folder, &CpuSet::allowed()?, libc::SIGTERM)?;
+        let mut process = Process::start(command, folder, &CpuSet::allowed()?)?;
         // As its own namespace has it (proc_pid_net(5)).
         let sockets = format!("/proc/{}/net/tcp", process.pid());
         let listens = format!(":{:04X} 00000000:0000 0A ", address.port());
@@ -123,8 +124,7 @@ impl Server {
     /// Stops the first of its workers for [`HANG`], and ends it.
     pub(super) fn kill_a_worker(&self) -> io::Result<()> {
         if self.program.has_channels() {
-            // SAFETY: a child that is not yet waited for.
-            return check(unsafe { libc::kill(self.process.pid() as libc::pid_t, libc::SIGUSR1) }.into());
+            return self.process.signal(Signal::USR1);
         }
         let stopped = Stopped::process(self.worker()?)?;
         thread::sleep(HANG);
@@ -132,23 +132,27 @@ impl Server {
     }
 
     /// Its first worker, of a process with threads.
-    fn thread(&self) -> io::Result<libc::pid_t> {
+    fn thread(&self) -> io::Result<Pid> {
         for thread in fs::read_dir(format!("/proc/{}/task", self.process.pid()))? {
             let thread = thread?;
             if fs::read_to_string(thread.path().join("comm"))?.trim() == channels::thread_name(0) {
-                return thread.file_name().to_string_lossy().parse().map_err(io::Error::other);
+                return named(&thread.file_name().to_string_lossy());
             }
         }
         Err(io::Error::other("the server has no such thread"))
     }
 
     /// The first of its workers.
-    fn worker(&self) -> io::Result<libc::pid_t> {
+    fn worker(&self) -> io::Result<Pid> {
         let pid = self.process.pid();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-        let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        first.ok_or_else(|| io::Error::other("the server has no workers"))
+        named(fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?.split(' ').next().unwrap_or(""))
     }
+}
+
+/// What has this number.
+fn named(number: &str) -> io::Result<Pid> {
+    let pid = number.parse().ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other("the server has no workers"))
 }
 
 /// Values of its description in tests/programs.toml.

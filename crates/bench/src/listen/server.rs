@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::sched_getcpu;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
@@ -80,8 +81,7 @@ impl Part for Task {
             match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error().into()),
                 0 => {
-                    // SAFETY: a signal number; a worker ends with its parent.
-                    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                    set_parent_process_death_signal(Some(Signal::KILL))?;
                     cpu::pin(&[worker % std::thread::available_parallelism()?.get()])?;
                     let listener = shared.map_or_else(|| listener(self.address, true), Ok)?;
                     return Ok(self.serve(&listener, |is_local| counts.add(worker, is_local))?);
@@ -90,8 +90,7 @@ impl Part for Task {
             }
         }
         loop {
-            // SAFETY: waits for a signal.
-            unsafe { libc::pause() };
+            std::thread::park();
         }
     }
 }
