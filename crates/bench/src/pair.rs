@@ -221,7 +221,7 @@ impl run::Scenario for Plan {
 }
 
 fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Reason> {
-    let ends = transport.pair().map_err(|error| format!("cannot be connected: {error}"))?;
+    let ends = transport.calls().0().map_err(|error| format!("cannot be connected: {error}"))?;
     let mut task = Exchange {
         scenario: plan.scenario,
         transport,

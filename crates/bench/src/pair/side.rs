@@ -67,7 +67,7 @@ impl Part for Exchange {
     fn run(self) -> Result<(), Reason> {
         cpu::pin(self.cpus.as_slice()).map_err(failed(format!("cannot run on CPU {}", self.cpus)))?;
         let descriptors = self.descriptors.iter().copied().map(region::inherited).collect();
-        let figures = self.transport.work(&self, descriptors).map_err(failed(self.transport))?;
+        let figures = self.transport.calls().1(&self, descriptors).map_err(failed(self.transport))?;
         figures.as_ref().map_or(Ok(()), part::print)
     }
 }

@@ -122,7 +122,7 @@ impl Transport {
 
     /// What makes a connection, and what works at an end of one, compiled for this transport alone: no call of either
     /// goes through a table.
-    fn calls(self) -> (Pair, Work) {
+    pub(super) fn calls(self) -> (Pair, Work) {
         match self {
             Transport::Promoted => (Awake::pair, side::work::<Awake>),
             Transport::Asleep => (Asleep::pair, side::work::<Asleep>),
@@ -133,18 +133,10 @@ impl Transport {
             Transport::Memcpy => (Copies::pair, side::work::<Copies>),
         }
     }
-
-    pub(super) fn pair(self) -> io::Result<[Vec<OwnedFd>; 2]> {
-        self.calls().0()
-    }
-
-    pub(super) fn work(self, task: &Exchange, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
-        self.calls().1(task, descriptors)
-    }
 }
 
-type Pair = fn() -> io::Result<[Vec<OwnedFd>; 2]>;
-type Work = fn(&Exchange, Vec<OwnedFd>) -> io::Result<Option<Figures>>;
+pub(super) type Pair = fn() -> io::Result<[Vec<OwnedFd>; 2]>;
+pub(super) type Work = fn(&Exchange, Vec<OwnedFd>) -> io::Result<Option<Figures>>;
 
 /// Memory of so many bytes, zeroed; two descriptors of it, one for each end.
 fn shared(size: usize) -> io::Result<[Vec<OwnedFd>; 2]> {

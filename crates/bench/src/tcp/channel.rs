@@ -127,40 +127,31 @@ impl Worker {
                 }
                 (CONTROL, _) => return Err("the controller has gone".into()),
                 (_, Service::Echo) => server.handle(handle, cookie, event)?,
-                (_, Service::Source) => feed(&mut server.channel, handle, event, bulk)?,
-                (_, Service::Sink) => take(&mut server.channel, handle, event)?,
+                (_, Service::Source) => stream(&mut server.channel, handle, event, Some(bulk))?,
+                (_, Service::Sink) => stream(&mut server.channel, handle, event, None)?,
             }
         }
     }
 }
 
-/// Writes as fast as the peer reads: two writes are queued at a time.
-fn feed(channel: &mut Channel, handle: Handle, event: Event, bytes: &'static [u8]) -> Result<(), Reason> {
-    match event {
-        Event::Accept { result, .. } => {
-            let socket = result?.socket;
-            let connection = channel.register(socket, 0)?;
-            for _ in 0..2 {
-                channel.write(connection, bytes)?;
+/// Writes these as fast as the peer reads, two writes queued at a time; or reads and drops.
+fn stream(
+    channel: &mut Channel,
+    handle: Handle,
+    event: Event,
+    bytes: Option<&'static [u8]>,
+) -> Result<(), Reason> {
+    match (event, bytes) {
+        (Event::Accept { result, .. }, _) => {
+            let connection = channel.register(result?.socket, 0)?;
+            match bytes {
+                Some(bytes) => (0..2).try_for_each(|_| channel.write(connection, bytes).map(drop))?,
+                None => drop(channel.read_stream(connection)?),
             }
         }
-        Event::Write { result: Ok(_), .. } => drop(channel.write(handle, bytes)?),
-        Event::Write { .. } => drop(channel.close(handle)),
-        _ => {}
-    }
-    Ok(())
-}
-
-/// Reads and drops.
-fn take(channel: &mut Channel, handle: Handle, event: Event) -> Result<(), Reason> {
-    match event {
-        Event::Accept { result, .. } => {
-            let socket = result?.socket;
-            let connection = channel.register(socket, 0)?;
-            channel.read_stream(connection)?;
-        }
-        Event::Read { result: Ok(1..), .. } => {}
-        Event::Read { .. } => drop(channel.close(handle)),
+        (Event::Write { result: Ok(_), .. }, Some(bytes)) => drop(channel.write(handle, bytes)?),
+        (Event::Read { result: Ok(1..), .. }, _) => {}
+        (Event::Read { .. } | Event::Write { .. }, _) => drop(channel.close(handle)),
         _ => {}
     }
     Ok(())
