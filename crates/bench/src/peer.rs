@@ -25,11 +25,7 @@ mod epoll;
 mod foreign;
 pub(crate) mod megapipe;
 #[cfg(feature = "peers")]
-mod monoio;
-#[cfg(feature = "peers")]
-mod task;
-#[cfg(feature = "peers")]
-mod tokio;
+mod runtimes;
 mod uring_plain;
 
 /// What a server process is to do.
@@ -93,9 +89,9 @@ impl Worker {
             Engine::EpollShared | Engine::EpollReuseport => epoll::run(&self),
             Engine::UringPlain => uring_plain::run(&self),
             #[cfg(feature = "peers")]
-            Engine::Tokio => tokio::run(&self),
+            Engine::Tokio => runtimes::tokio(&self),
             #[cfg(feature = "peers")]
-            Engine::Monoio => monoio::run(&self),
+            Engine::Monoio => runtimes::monoio(&self),
             #[cfg(libevent)]
             Engine::Libevent => foreign::libevent(&self),
             #[cfg(libuv)]
