@@ -12,7 +12,6 @@
 //! from records alone.
 
 pub mod apps;
-mod buffer_ring;
 mod child;
 pub mod clock;
 pub mod cpu;

@@ -16,8 +16,7 @@ use socket2::{SockAddr, Socket};
 
 use super::client::{Arrival, Wire};
 use super::{Connections, Options, socket};
-use crate::buffer_ring::{BufferRing, BufferSize};
-use crate::ring;
+use crate::ring::{self, BufferRing, BufferSize};
 
 /// Whether this machine lets the client have a ring for so many connections.
 pub(super) fn is_permitted(connections: usize) -> bool {

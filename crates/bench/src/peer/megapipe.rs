@@ -9,8 +9,9 @@ use megapipe::{
 
 use super::{Arrived, Worker};
 use crate::Reason;
-use crate::buffer_ring::BufferSize;
+
 use crate::engine::Engine;
+use crate::ring::BufferSize;
 
 pub(super) fn run(worker: &Worker, engine: EngineKind) -> Result<Infallible, Reason> {
     let config = Config { engine: Some(engine), ..config(worker.options.size, worker.options.connections) };

@@ -14,8 +14,7 @@ use io_uring::{SubmissionQueue, Submitter, cqueue, opcode};
 
 use super::{Arrived, Worker};
 use crate::Reason;
-use crate::buffer_ring::{BufferRing, BufferSize};
-use crate::ring;
+use crate::ring::{self, BufferRing, BufferSize};
 
 pub(super) fn run(worker: &Worker) -> Result<Infallible, Reason> {
     let slots = (worker.options.connections * 2 + 64) as u32;
