@@ -43,7 +43,7 @@ pub(crate) use request::BLOCKING;
 pub use request::Request;
 
 /// What the client runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// The cheaper one, for connections that are [reset](Connections::Reset).
@@ -55,10 +55,7 @@ pub enum Engine {
 impl Engine {
     /// The better one of those that this machine permits for so many connections.
     pub fn best(connections: usize) -> Self {
-        match uring::is_permitted(connections) {
-            true => Engine::IoUring,
-            false => Engine::Epoll,
-        }
+        if uring::is_permitted(connections) { Engine::IoUring } else { Engine::Epoll }
     }
 }
 
