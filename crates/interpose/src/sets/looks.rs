@@ -218,6 +218,13 @@ impl Inner {
             let since = if promoted.published == published { u64::MAX } else { published };
             promoted.published = published;
             let event = epoll_event { events: ready, u64: interest.data };
+            if let Some(of_kernel) =
+                events[kernels.clone()].iter_mut().find(|of_kernel| of_kernel.u64 == event.u64)
+            {
+                // The same call told of it already.
+                of_kernel.events |= ready;
+                continue;
+            }
             self.found.push(Found { since, place: count, number, event });
             events[count] = event;
             count += 1;
