@@ -230,7 +230,7 @@ impl Waiting for SetWait<'_> {
         let all = room.len();
         let is_due = at_once || inner.kernel_is_due(now);
         let share = if is_due { inner.share_of_rings(all) } else { all };
-        let mut told = inner.collect(fd, &mut room[..share], first);
+        let mut told = inner.collect(fd, &mut room[..share], 0, first);
         let in_rings = told;
         // Who sleeps at once need not ask before.
         let sleeps = told == 0 && !at_once && share > 0 && (!inner.looks() || !waiter.may_look());
@@ -246,7 +246,7 @@ impl Waiting for SetWait<'_> {
             }
             if std::mem::take(&mut inner.rang) {
                 // What a doorbell announced: a call that asks once is told of it, and it may be older than what was found.
-                told = inner.collect_more(fd, room, in_rings..told, false);
+                told = inner.collect_more(fd, room, told - in_rings, false);
             }
             if told == 0 && share == 0 {
                 return Continue(Phase::Collect);
@@ -297,8 +297,8 @@ impl Waiting for SetWait<'_> {
         inner.kernel_was_asked(at);
         let mut told = inner.filter(fd, &mut room[..found], 0);
         let called = inner.called_at();
-        if told == 0 {
-            told = inner.collect(fd, room, false);
+        if std::mem::take(&mut inner.rang) || told == 0 {
+            told = inner.collect(fd, room, told, false);
         }
         let outcome = if told > 0 { Break(told as c_int) } else { Continue(()) };
         Slept { at, called, outcome }

@@ -1,7 +1,6 @@
 //! A wait of one thread in a set: which of its promoted sockets have something, what the
 //! kernel's events about them mean, and how the set goes to sleep.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
@@ -32,7 +31,7 @@ const IN_VAIN: u8 = 128;
 pub(super) struct Found {
     /// When its peer wrote (`Connection::published_at`).
     since: u64,
-    /// Where its event lies.
+    /// How many were found before it.
     place: usize,
     number: u32,
     event: epoll_event,
@@ -138,31 +137,37 @@ impl Inner {
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for, in the order in which their
-    /// peers wrote. `first`: the first look of a call, of which the others are repetitions while it spins.
-    pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event], first: bool) -> usize {
+    /// peers wrote. `kernels`: how many events of the kernel's there are, at the beginning; they go to the end. Returns
+    /// how many there are in all. `first`: the first look of a call, of which the others are repetitions while it spins.
+    pub(crate) fn collect(
+        &mut self,
+        epfd: i32,
+        events: &mut [epoll_event],
+        kernels: usize,
+        first: bool,
+    ) -> usize {
         self.found.clear();
-        self.collect_more(epfd, events, 0..0, first)
+        self.collect_more(epfd, events, kernels, first)
     }
 
-    /// As [`Self::collect`], of those that it did not find: doorbells have told of them since. `kernels`: where events
-    /// of the kernel's lie, behind those that were found. Returns where all of them end.
+    /// As [`Self::collect`], of those that it did not find: doorbells have told of them since. The kernel's events lie behind
+    /// those that were found.
     pub(crate) fn collect_more(
         &mut self,
         epfd: i32,
         events: &mut [epoll_event],
-        kernels: Range<usize>,
+        mut kernels: usize,
         first: bool,
     ) -> usize {
-        let mut count = kernels.end;
         let before = self.found.len();
+        // For the search.
+        self.found.sort_unstable_by_key(|found| found.number);
         let mut cooled = false;
-        let length = self.list.len();
-        for place in 0..length {
-            if count == events.len() {
-                break;
-            }
-            let number = self.list[(self.turn + place) % length];
-            if self.found[..before].iter().any(|found| found.number == number) {
+        let (length, mut looked) = (self.list.len(), 0);
+        while looked < length && self.found.len() + kernels < events.len() {
+            let number = self.list[(self.turn + looked) % length];
+            looked += 1;
+            if self.found[..before].binary_search_by_key(&number, |found| found.number).is_ok() {
                 continue;
             }
             let socket = sockets::at(number);
@@ -217,20 +222,22 @@ impl Inner {
             // What was told of before is no news, whenever it came.
             let since = if promoted.published == published { u64::MAX } else { published };
             promoted.published = published;
-            let event = epoll_event { events: ready, u64: interest.data };
-            if let Some(of_kernel) =
-                events[kernels.clone()].iter_mut().find(|of_kernel| of_kernel.u64 == event.u64)
-            {
-                // The same call told of it already.
-                of_kernel.events |= ready;
-                continue;
+            let place = self.found.len();
+            let mut event = epoll_event { events: ready, u64: interest.data };
+            let said = &mut events[before..=place + kernels];
+            if let Some(at) = said[..kernels].iter().position(|said| said.u64 == event.u64) {
+                // The kernel has told of it, too: what is closed for one event must have no other in this call.
+                event.events |= said[at].events;
+                said.copy_within(at + 1.., at);
+                kernels -= 1;
             }
-            self.found.push(Found { since, place: count, number, event });
-            events[count] = event;
-            count += 1;
+            self.found.push(Found { since, place, number, event });
+            events[place + kernels] = event;
         }
-        if self.found.len() > before.max(1) {
-            self.put_in_order(events, kernels);
+        let count = self.found.len() + kernels;
+        if self.found.len() > before {
+            events[before..count].rotate_left(kernels);
+            self.put_in_order(events);
         }
         self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
         if cooled {
@@ -239,15 +246,15 @@ impl Inner {
         count
     }
 
-    fn put_in_order(&mut self, events: &mut [epoll_event], kernels: Range<usize>) {
+    fn put_in_order(&mut self, events: &mut [epoll_event]) {
         for found in &mut self.found {
             // The kernel may have had more to tell of it.
             found.event = events[found.place];
         }
         self.found.sort_unstable_by_key(|found| (found.since, found.place));
         for (place, found) in self.found.iter_mut().enumerate() {
-            found.place = if place < kernels.start { place } else { place + kernels.len() };
-            events[found.place] = found.event;
+            found.place = place;
+            events[place] = found.event;
         }
     }
 
