@@ -239,7 +239,8 @@ impl Inner {
             events[before..count].rotate_left(kernels);
             self.put_in_order(events);
         }
-        self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
+        // Who found no more room begins with the next one.
+        self.turn = if length == 0 { 0 } else { (self.turn + looked) % length };
         if cooled {
             self.forget_cold();
         }
