@@ -316,8 +316,8 @@ pub(crate) fn remove(number: u32) {
     let ring = &RINGS[number as usize];
     ring.with(|view| {
         if ring.names.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // A mapping keeps the kernel's ring.
-            *view = None;
+            // A mapping keeps the kernel's ring. It is gone from here first: a fork may come between.
+            drop(view.take());
         }
     });
 }
