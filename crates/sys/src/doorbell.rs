@@ -162,7 +162,7 @@ pub fn may_stay_unread() -> bool {
 }
 
 fn second_write_is_an_edge() -> io::Result<bool> {
-    let [own, peer] = create_pipe()?;
+    let (own, peer) = io::pipe()?;
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&set, &own, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let mut edges = 0;
@@ -215,10 +215,15 @@ mod tests {
         assert_eq!(rustix::io::write(&own, &[1]), Ok(1), "no EPIPE");
     }
 
-    /// What a waiter by edges depends on that leaves the bytes unread (Linux 5.5 to 5.13, as first
-    /// released, reported the first write alone).
+    /// What a waiter by edges depends on that leaves the bytes unread.
     #[test]
     fn every_write_is_an_edge_also_one_that_finds_no_room() {
+        if !may_stay_unread() {
+            println!(
+                "SKIPPED every_write_is_an_edge_also_one_that_finds_no_room: Linux 5.5 to 5.13 report the first"
+            );
+            return;
+        }
         let [own, peer] = create(Kind::Pipe).unwrap();
         let set = Set::new().unwrap();
         set.add(own.as_fd(), epoll::IN | epoll::EDGES, 0).unwrap();
