@@ -146,18 +146,15 @@ impl Wait {
         self.spin.is_some()
     }
 
-    /// Something is here. `by_look`: which a look has found; else the kernel has it, and a sleep would have ended as soon.
+    /// Something is here. `by_look`: which a look has found; else the kernel had it when it was asked.
     pub(crate) fn found(&mut self, by_look: bool) {
         let Some(spin) = self.spin.take() else { return };
-        count(if by_look { &COUNTERS.spun } else { &COUNTERS.vain }, 1);
+        count(&COUNTERS.spun, 1);
         // Before the first question for the time next to none has passed.
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
         let saved = learn(|policy| match by_look {
             true => policy.found(&spin, now),
-            false => {
-                policy.missed(&spin, now);
-                Duration::ZERO
-            }
+            false => policy.found_late(&spin, now, KERNEL_EVERY / 2),
         });
         tally(saved, spin.spent(now));
         self.stop();

@@ -5,8 +5,8 @@
 //!    for the core before it.)
 //! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
 //! 3. An account, of 8 W at most: each spin costs half of the time that it took, or all of it where a yield of it ran others,
-//!    most likely the other end, whose answer it waits for; and one that finds something in a ring brings W (what the kernel
-//!    has would have ended a sleep as soon),
+//!    most likely the other end, whose answer it waits for; and one that finds something brings W (of the kernel's, which is
+//!    asked now and then, W less what it has waited for that),
 //!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
 //!    spins through its wake-ups, and takes more of the core than it saves. Of a channel, whose sleep costs more, all do.
 //! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
@@ -199,6 +199,13 @@ impl Policy {
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
         self.met(spin.rang, spin.cost(now))
+    }
+
+    /// The same of something that is found `after` it came, on average: a sleep has it a wake-up after.
+    pub fn found_late(&mut self, spin: &Spin, now: Duration, after: Duration) -> Duration {
+        let gain = self.wake_up.saturating_sub(after);
+        self.settle(nanoseconds(gain), nanoseconds(spin.cost(now)));
+        gain
     }
 
     /// The same of a wait that found it in so few looks that it asked for no time.
