@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,13 +33,24 @@ pub(crate) struct Closer {
     uid: u32,
     state: Mutex<State>,
     work: Condvar,
-    /// An eventfd, raised when there is room again.
+    /// An eventfd, raised when there is room again, and when a close that is waited for is done.
     room: Arc<OwnedFd>,
+}
+
+/// Whether a descriptor is closed by now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closed(Arc<AtomicBool>);
+
+impl Closed {
+    pub(crate) fn is_done(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug)]
 struct State {
-    queue: VecDeque<OwnedFd>,
+    /// With who waits for the close.
+    queue: VecDeque<(OwnedFd, Option<Closed>)>,
     threads: usize,
     idle: usize,
     /// Calls of close(2) under way.
@@ -61,7 +73,7 @@ impl Closers {
         Ok(Closers { users: HashMap::new(), room: Arc::new(eventfd::create()?) })
     }
 
-    /// Readable once a user that was full has room again.
+    /// Readable once a user that was full has room again, or a descriptor is closed whose close is waited for.
     pub(crate) fn room(&self) -> BorrowedFd<'_> {
         self.room.as_fd()
     }
@@ -107,12 +119,12 @@ impl Closer {
         full
     }
 
-    fn close(self: &Arc<Closer>, fd: OwnedFd) {
+    fn close(self: &Arc<Closer>, fd: OwnedFd, awaited: Option<Closed>) {
         let mut state = self.lock();
         if state.queue.is_empty() {
             state.progress = (state.closed, Instant::now());
         }
-        state.queue.push_back(fd);
+        state.queue.push_back((fd, awaited));
         if state.idle > 0 {
             self.work.notify_one();
         } else if state.threads == 0 {
@@ -156,10 +168,14 @@ impl Closer {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(fd) = state.queue.pop_front() {
+            if let Some((fd, awaited)) = state.queue.pop_front() {
                 state.closing += 1;
                 drop(state);
                 drop(fd);
+                if let Some(Closed(closed)) = awaited {
+                    closed.store(true, Ordering::Release);
+                    eventfd::raise(self.room.as_fd());
+                }
                 state = self.lock();
                 state.closing -= 1;
                 state.closed += 1;
@@ -185,7 +201,7 @@ impl Closer {
 /// the client sent last is closed with it. Dropping it hands it to its user's threads.
 #[derive(Debug)]
 pub(crate) struct Foreign {
-    /// `None` only while it is dropped.
+    /// `None` only while it is closed or dropped.
     fd: Option<OwnedFd>,
     closer: Arc<Closer>,
 }
@@ -198,18 +214,27 @@ impl Foreign {
     pub(crate) fn closer(&self) -> &Arc<Closer> {
         &self.closer
     }
+
+    /// Closes it; [`Closers::room`] reports when that is done.
+    pub(crate) fn close(mut self) -> Closed {
+        let closed = Closed::default();
+        if let Some(fd) = self.fd.take() {
+            self.closer.close(fd, Some(closed.clone()));
+        }
+        closed
+    }
 }
 
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("only drop takes it").as_fd()
+        self.fd.as_ref().expect("only its end takes it").as_fd()
     }
 }
 
 impl Drop for Foreign {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            self.closer.close(fd);
+            self.closer.close(fd, None);
         }
     }
 }

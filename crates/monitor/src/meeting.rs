@@ -14,6 +14,7 @@ use sys::doorbell::Kind;
 
 use crate::client::{Client, Held, Loop};
 use crate::closing::Foreign;
+use crate::examined::Examined;
 use crate::grant;
 use crate::ledger::{Bucket, Ledger};
 use crate::metrics::Metrics;
@@ -21,7 +22,7 @@ use crate::offers::{ClientId, Due, Offer, Offers, Party};
 use crate::policy::Policy;
 use crate::policy_file::Source;
 use crate::sharing::{self, Connection};
-use crate::verify::{Verified, Verifier};
+use crate::verify::{Outcome, Verified, Verifier};
 use crate::view::{Ends, SeenEnd};
 
 /// Lines about refusals that are logged in a second; the counters have all of them.
@@ -39,6 +40,7 @@ pub(crate) struct Meeting {
     makes_queues: bool,
     pub(crate) since: Instant,
     pub(crate) offers: Offers,
+    pub(crate) examined: Examined,
     pub(crate) ledger: Ledger,
     pub(crate) ends: Ends,
     verifier: Verifier,
@@ -66,6 +68,7 @@ impl Meeting {
             makes_queues,
             since: now,
             offers: Offers::default(),
+            examined: Examined::default(),
             ledger: Ledger::default(),
             ends: Ends::default(),
             verifier: Verifier::new()?,
@@ -118,6 +121,7 @@ impl Meeting {
     /// Forgets a client and all it held.
     pub(crate) fn leave(&mut self, id: ClientId) {
         let Some(mut client) = self.clients.remove(&id) else { return };
+        self.examined.forget(id);
         let uid = client.subject.uid;
         self.ledger.remove_client(uid);
         for (token, held) in client.held.drain() {
@@ -174,18 +178,17 @@ impl Meeting {
                 Ok(())
             }
             (ClientMessage::Offer { token }, Some(descriptor)) => {
-                if client.held.contains_key(&token) {
+                let party = Party { client: id, token };
+                if client.held.contains_key(&token) || self.examined.contains(party) {
                     return Err("a token that is in use");
                 }
                 self.metrics.offers.inc();
                 client.tally.offers += 1;
-                let party = Party { client: id, token };
-                if let Err(reason) = self.offer(party, descriptor, now) {
-                    self.refuse(party, reason, now);
-                }
+                self.examine(party, descriptor, now);
                 Ok(())
             }
             (ClientMessage::Withdraw { token }, None) => {
+                self.examined.withdraw(Party { client: id, token });
                 if let Some(held) = client.held.remove(&token) {
                     client.waiting -= u64::from(matches!(held, Held::Waiting { .. }));
                     let uid = client.subject.uid;
@@ -266,16 +269,37 @@ impl Meeting {
         );
     }
 
-    fn offer(&mut self, party: Party, descriptor: Foreign, now: Instant) -> Result<(), Reason> {
+    fn examine(&mut self, party: Party, descriptor: Foreign, now: Instant) {
         let limits = &self.policy.limits;
-        let Some(client) = self.clients.get_mut(&party.client) else { return Ok(()) };
-        if !client.bucket.take(limits.offers_per_second, limits.offers_burst, now) {
-            return Err(Reason::Rate);
+        let Some(client) = self.clients.get_mut(&party.client) else { return };
+        let (outcome, closed) = match client.bucket.take(limits.offers_per_second, limits.offers_burst, now) {
+            true => self.verifier.examine(descriptor),
+            false => (Err(Reason::Rate), Some(descriptor.close())),
+        };
+        match closed {
+            Some(closed) => self.examined.push(party, outcome, closed, now),
+            None => self.answer(party, outcome, now),
         }
-        if client.waiting >= limits.waiting_per_client {
+    }
+
+    /// Answers the offers whose descriptors are closed by now. Returns the clients that are read again.
+    pub(crate) fn answer_examined(&mut self, now: Instant) -> Vec<ClientId> {
+        let (due, read_again) = self.examined.take_due(now);
+        due.into_iter().for_each(|(party, outcome)| self.answer(party, outcome, now));
+        read_again
+    }
+
+    fn answer(&mut self, party: Party, outcome: Outcome, now: Instant) {
+        if let Err(reason) = outcome.and_then(|verified| self.offer(party, verified, now)) {
+            self.refuse(party, reason, now);
+        }
+    }
+
+    fn offer(&mut self, party: Party, verified: Verified, now: Instant) -> Result<(), Reason> {
+        let Some(client) = self.clients.get(&party.client) else { return Ok(()) };
+        if client.waiting >= self.policy.limits.waiting_per_client {
             return Err(Reason::Quota);
         }
-        let verified = self.verifier.examine(descriptor)?;
         if self.promoted.contains_key(&verified.end.cookie) {
             return Err(Reason::ClosedEarly);
         }
@@ -576,6 +600,9 @@ impl Meeting {
         while let Some(offer) = self.offers.take_any() {
             self.release(&offer);
             self.refuse(offer.party, Reason::NoMonitor, now);
+        }
+        for party in self.examined.take_all() {
+            self.refuse(party, Reason::NoMonitor, now);
         }
     }
 

@@ -202,7 +202,7 @@ impl Monitor {
                         }
                     }
                     SCRAPE => self.accept_asker(now),
-                    ROOM => self.serve_again(),
+                    ROOM => self.serve_again(now),
                     SUCCESSION => {
                         self.meeting.shut_down(now);
                         return Ok(());
@@ -219,6 +219,7 @@ impl Monitor {
     /// for ever). `None`: the monitor ends.
     fn due(&mut self, now: Instant) -> Result<Option<Option<Duration>>, RunError> {
         self.meeting.expire(now);
+        self.answer_examined(now);
         while let Some((until, id)) = self.ungreeted.front().copied() {
             let waits = self.meeting.clients.get(&id).is_some_and(|client| client.greeted.is_none());
             if waits && until > now {
@@ -257,6 +258,7 @@ impl Monitor {
         let times = [
             self.closers.tend(now),
             self.meeting.next_expiry(),
+            self.meeting.examined.next_due(),
             self.ungreeted.front().map(|(until, _)| *until),
             self.paused_until,
             self.scrape.as_mut().and_then(|scrape| scrape.expire(now)),
@@ -325,7 +327,7 @@ impl Monitor {
             let Some(client) = self.meeting.clients.get(&id).filter(|client| !client.is_stalled()) else {
                 return;
             };
-            if client.socket.closer().is_full() {
+            if self.meeting.examined.is_full(id) || client.socket.closer().is_full() {
                 return self.watch(id);
             }
             let received = match packet::receive_from(client.socket.as_fd(), &mut bytes) {
@@ -409,10 +411,17 @@ impl Monitor {
         self.meeting.leave(id);
     }
 
-    /// Reads again from clients whose users have room for it.
-    fn serve_again(&mut self) {
+    /// Descriptors were closed: reads again from clients that waited for it.
+    fn serve_again(&mut self, now: Instant) {
         eventfd::drain(self.closers.room());
         for id in std::mem::take(&mut self.full) {
+            self.watch(id);
+        }
+        self.answer_examined(now);
+    }
+
+    fn answer_examined(&mut self, now: Instant) {
+        for id in self.meeting.answer_examined(now) {
             self.watch(id);
         }
     }
@@ -438,8 +447,10 @@ impl Monitor {
                 self.full.push(id);
                 0
             }
-            false if self.meeting.is_waited_for(id) => epoll::IN | epoll::OUT,
-            false => epoll::IN,
+            false => {
+                let reads = if self.meeting.examined.is_full(id) { 0 } else { epoll::IN };
+                reads | if self.meeting.is_waited_for(id) { epoll::OUT } else { 0 }
+            }
         };
         if let Err(error) = self.set.modify(client.socket.as_fd(), interest, id.0) {
             tracing::warn!(%error, client = id.0, "disconnected a client that epoll cannot watch");

@@ -8,7 +8,7 @@ use promote::Reason;
 use sys::socket_diag::SocketDiag;
 use sys::tcp::{self, ESTABLISHED, End, NotAnEnd};
 
-use crate::closing::Foreign;
+use crate::closing::{Closed, Foreign};
 
 /// An offered end, as far as the monitor keeps hold of it.
 #[derive(Debug)]
@@ -18,6 +18,9 @@ pub(crate) struct Verified {
     /// Only of a namespace where the monitor cannot ask by cookie: the descriptor.
     kept: Option<Foreign>,
 }
+
+/// What an offered descriptor is found to be.
+pub(crate) type Outcome = Result<Verified, Reason>;
 
 /// Asks the kernel.
 pub(crate) struct Verifier {
@@ -29,16 +32,25 @@ impl Verifier {
         Ok(Verifier { diag: SocketDiag::new()? })
     }
 
-    /// Looks at what was offered. The descriptor is kept only if its namespace is not the
-    /// monitor's own.
-    pub(crate) fn examine(&self, descriptor: Foreign) -> Result<Verified, Reason> {
-        let end = look(descriptor.as_fd())?;
-        let foreign = end.namespace != self.diag.namespace();
+    /// Looks at what was offered, and begins to close it: only of a namespace that is not the monitor's own it is kept.
+    pub(crate) fn examine(&self, descriptor: Foreign) -> (Outcome, Option<Closed>) {
+        match self.end_of(descriptor.as_fd()) {
+            Ok(end) if self.is_foreign(&end) => (Ok(Verified { end, kept: Some(descriptor) }), None),
+            found => (found.map(|end| Verified { end, kept: None }), Some(descriptor.close())),
+        }
+    }
+
+    fn end_of(&self, descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
+        let end = look(descriptor)?;
         // A socket connected to itself has no other end.
-        if end.local == end.peer || (!foreign && !tcp::is_local(end.peer.ip())) {
+        if end.local == end.peer || (!self.is_foreign(&end) && !tcp::is_local(end.peer.ip())) {
             return Err(Reason::OtherHost);
         }
-        Ok(Verified { end, kept: foreign.then_some(descriptor) })
+        Ok(end)
+    }
+
+    fn is_foreign(&self, end: &End) -> bool {
+        end.namespace != self.diag.namespace()
     }
 
     /// Whose the other endpoint is, if it is another user's than `own`. Nothing can be said of another namespace.

@@ -1,7 +1,7 @@
 //! Clients that lie, flood, stall or break off harm nobody else.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -236,6 +236,46 @@ fn closes_that_linger_hold_nobody_up() {
     promote(&mut a, &mut b, 21);
     drop((a, b));
     running.end();
+}
+
+/// Who closes what was just promoted or refused is not held up by a copy that the monitor has still to close.
+#[test]
+fn what_is_answered_has_no_copy_in_the_monitor() {
+    let (running, mut a) = Running::start(SHARE);
+    let mut b = running.client("b");
+    for number in 1..=20 {
+        // This close keeps a thread of the monitor, and those behind it wait until there is another.
+        let lingers = Raw::connect(&running);
+        lingers.send(hello().as_bytes(), &[]);
+        let (socket, peer) = lingering();
+        lingers.send(ClientMessage::Offer { token: token(1) }.encode().as_bytes(), &[socket.as_fd()]);
+        close_elsewhere(vec![socket]);
+        if number % 2 == 0 {
+            let (near, far) = connection("127.0.0.1", "127.0.0.1");
+            offer(&mut a, number, &near);
+            offer(&mut b, number, &far);
+            assert_eq!(
+                (granted(&mut b).token, descriptors_of(&near), descriptors_of(&far)),
+                (token(number), 1, 1)
+            );
+            assert_eq!(granted(&mut a).token, token(number));
+        } else {
+            let nonsense = UdpSocket::bind("127.0.0.1:0").unwrap();
+            offer(&mut a, number, &nonsense);
+            assert_eq!((refused(&mut a).0, descriptors_of(&nonsense)), (token(number), 1));
+        }
+        drop((peer, lingers));
+    }
+    drop((a, b));
+    running.end();
+}
+
+/// Descriptors of a socket that this process has, in which the monitor runs.
+fn descriptors_of(socket: &impl AsFd) -> usize {
+    let number = rustix::fs::fstat(socket).unwrap().st_ino;
+    let link = std::path::PathBuf::from(format!("socket:[{number}]"));
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    descriptors.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|of| of == link)).count()
 }
 
 /// More of them than the monitor has threads or room for, by another user.
