@@ -20,8 +20,9 @@ use crate::{Batch, Capabilities, Device, Offload, sys, vnet};
 /// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
 pub const FRAME_MAX: usize = 65_535 + 40;
 
-/// How long an address may take to become usable.
-const ADDRESS_WAIT: Duration = Duration::from_secs(2);
+/// How long an address may take to become usable: the kernel has one thread for that, which waits for network namespaces
+/// that end meanwhile.
+const ADDRESS_WAIT: Duration = Duration::from_secs(30);
 
 /// Why there is no TUN device.
 #[derive(Debug)]
