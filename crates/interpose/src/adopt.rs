@@ -81,6 +81,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         inherited: false,
         shown_in_kernel: false,
         apart: VecDeque::new(),
+        returned: VecDeque::new(),
         waiters: Waiters::default(),
         unseen: Default::default(),
         owes: None,

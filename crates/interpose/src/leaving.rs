@@ -257,8 +257,11 @@ impl Promoted {
         if self.connection.peer_left() {
             self.send_again(fd).ok()?;
         }
+        self.connection.leave();
+        // This process's own needs no wake-up, which would lie in its way if it leaves next.
+        call_back_here(Socket::try_lock);
         let idle = self.connection.kernel_is_idle();
-        if self.connection.leave(idle).ok()? {
+        if self.connection.wakes_to_leave(idle).ok()? {
             self.ring_now(fd);
         }
         self.copy_untaken(fd);
@@ -450,8 +453,8 @@ impl Promoted {
         loop {
             match self.send_again_now(fd) {
                 // There was room for what came back before, if not at once.
-                Err(libc::EAGAIN) if all || !self.apart.is_empty() => {
-                    if std::mem::replace(&mut before, self.apart.len()) != self.apart.len() {
+                Err(libc::EAGAIN) if all || !self.returned.is_empty() => {
+                    if std::mem::replace(&mut before, self.returned.len()) != self.returned.len() {
                         deadline = None;
                     }
                     if wait(&mut deadline).is_none() {
@@ -478,10 +481,10 @@ impl Promoted {
         }
         let mut bytes = Vec::new();
         let all = self.connection.get_back(&mut bytes);
-        self.apart.extend(bytes);
+        self.returned.extend(bytes);
         match all {
             // Two that leave each other would wait for each other.
-            Ok(all) if (all || !self.connection.has_left()) && self.apart.len() <= APART_MOST => Ok(all),
+            Ok(all) if (all || !self.connection.has_left()) && self.returned.len() <= APART_MOST => Ok(all),
             _ => Err(self.corrupt(fd)),
         }
     }
@@ -495,13 +498,13 @@ impl Promoted {
         let (mut piece, mut room_made) = (Room::take(), false);
         loop {
             let idle = self.connection.kernel_is_idle();
-            let (owed, count) = match self.apart.len() {
+            let (owed, count) = match self.returned.len() {
                 0 => {
                     let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
                     (owed, self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?)
                 }
                 owed => {
-                    let first = self.apart.as_slices().0;
+                    let first = self.returned.as_slices().0;
                     let count = first.len().min(piece.len());
                     piece[..count].copy_from_slice(&first[..count]);
                     (owed, count)
@@ -511,9 +514,9 @@ impl Promoted {
                 return Ok(());
             }
             match kernel::send_now(fd, &piece[..count]) {
-                Ok(sent) if !self.apart.is_empty() => drop(self.apart.drain(..sent)),
+                Ok(sent) if !self.returned.is_empty() => drop(self.returned.drain(..sent)),
                 Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
-                Err(libc::EAGAIN) if self.apart.is_empty() && !std::mem::replace(&mut room_made, true) => {
+                Err(libc::EAGAIN) if self.returned.is_empty() && !std::mem::replace(&mut room_made, true) => {
                     // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(owed as c_int));
                 }

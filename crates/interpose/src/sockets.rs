@@ -151,9 +151,10 @@ pub(crate) struct Promoted {
     pub(crate) inherited: bool,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
-    /// Stream bytes that lie in no lane: this end leaves and gives them back to the other end, or that left, and they wait
-    /// for room in the kernel.
+    /// Stream bytes of the other end that lie in no lane: this end leaves, and gives them back or leaves them to an heir.
     pub(crate) apart: VecDeque<u8>,
+    /// Those of this end that the other one, which left, has given back: they wait for room in the kernel.
+    pub(crate) returned: VecDeque<u8>,
     pub(crate) waiters: Waiters,
     pub(crate) unseen: crate::unseen::Unseen,
     /// When this process began to use what it was forked with, a set of the one before slept so

@@ -151,18 +151,22 @@ impl Machine {
         self.end.sender.sent_again(count)
     }
 
-    /// Somebody else is to have the kernel connection, who knows of no rings and bells. The
-    /// other end sends again what was not taken; true: it sleeps perhaps, and the kernel is to
-    /// be given a bell for it ([`Self::bell_was_taken`], [`Self::kernel_refused`]).
-    /// [`Self::end_sending`] and [`Self::leaving`] follow. `kernel_idle`: as for [`Self::send`].
+    /// Somebody else is to have the kernel connection, who knows of no rings and bells. The other end sends again what was
+    /// not taken. [`Self::wakes_to_leave`], [`Self::end_sending`] and [`Self::leaving`] follow.
+    pub fn leave(&mut self) {
+        self.end.receiver.leave();
+    }
+
+    /// Whether the other end has still to send again, and sleeps perhaps: then the kernel is to be given a bell for it
+    /// ([`Self::bell_was_taken`], [`Self::kernel_refused`]). `kernel_idle`: as for [`Self::send`].
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        self.end.receiver.leave();
+    pub fn wakes_to_leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         // Wake it only for ring bytes to send again: behind unread TCP bytes a wake-up byte would be in its way if it leaves, too.
-        let lacks_bytes = self.end.receiver.unread().unwrap_or(true);
+        let receiver = &mut self.end.receiver;
+        let lacks_bytes = receiver.unread().unwrap_or(true) && !receiver.is_answered();
         let sender = &mut self.end.sender;
         // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
         let asleep = kernel_idle && lacks_bytes && !sender.peer_ended() && !sender.peer_left();

@@ -110,6 +110,12 @@ impl Receiver {
         }
     }
 
+    /// Behind [`Receiver::leave`]: whether the other end has sent again, or is about to, what was not taken.
+    pub fn is_answered(&self) -> bool {
+        // LEAVE-PAIR: no word read behind this is from before the answer.
+        is_answer(self.peer.header().owes.load(Ordering::Acquire))
+    }
+
     /// What [`Receiver::leaving`] comes to where the other end cannot take anything back.
     ///
     /// # Errors
@@ -124,7 +130,7 @@ impl Receiver {
         // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
         let sent = peer.sent.tcp.load(Ordering::Acquire);
         let owes = peer.owes.load(Ordering::Acquire);
-        let answered = !matches!(owes, 0 | REFUSED | WANTS_BACK);
+        let answered = is_answer(owes);
         self.refresh()?;
         let peer = self.peer.header();
         if owes == 0 && self.tail != self.head && peer.left.load(Ordering::Relaxed) != 0 {
@@ -192,4 +198,9 @@ impl Receiver {
         // CLOSE-PAIR: one who rings sees it, or is seen behind this.
         full_fence();
     }
+}
+
+/// Whether `owes` says how much was, or is, to be sent again.
+fn is_answer(owes: u32) -> bool {
+    !matches!(owes, 0 | REFUSED | WANTS_BACK)
 }
