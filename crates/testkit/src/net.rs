@@ -1,5 +1,7 @@
 //! Real sockets on loopback.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,9 +15,12 @@ use crate::process::until;
 use crate::skip::Skipped;
 use crate::stack;
 
-/// Any free port of 127.0.0.1.
+/// Any free port of an address of 127.0.0.0/8 that most likely nobody else uses: who connects to where nobody listens any
+/// more, as other tests do, reaches no listener there.
 pub fn v4() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+    let [high, middle, low, ..] = RandomState::new().hash_one(()).to_ne_bytes();
+    // Neither the network's own address nor that of a broadcast.
+    SocketAddr::from((Ipv4Addr::new(127, high.clamp(1, 254), middle, low), 0))
 }
 
 /// Any free port of ::1.
