@@ -21,11 +21,11 @@ use promote::wire::{ClientMessage, MonitorMessage, Token};
 use sys::doorbell::{self, Kind};
 use sys::memory_file::MemoryFile;
 use sys::packet;
-use testkit::process::{Fosterling, preload_library, role, this_test_as};
+use testkit::process::{Fosterling, preload_library, role, this_test_as, until_ended};
 
 const NAME: &str = "a_program_outlives_what_a_monitor_says";
-/// One that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long one that may hang is waited for.
+const HANGS: Duration = Duration::from_secs(2);
 const SEEDS: u64 = 48;
 const CONNECTIONS: u8 = 12;
 const SIZE: u32 = 8192;
@@ -46,14 +46,7 @@ fn a_program_outlives_what_a_monitor_says() {
         command.env("LD_PRELOAD", library).env("MEGAPIPE_PROMOTE", "eager");
         command.env("MEGAPIPE_MONITOR", &rogue.path).stdout(Stdio::null());
         let mut victim = Fosterling::start(&mut command);
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = victim.child().try_wait().expect("a child") {
-                break status;
-            }
-            assert!(began.elapsed() < LIMIT, "SEED={seed}: the program hangs");
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let status = until_ended(&format!("the end of the program, SEED={seed}"), victim.child());
         assert!(status.success(), "SEED={seed}: {status}");
         said += rogue.said.load(Ordering::Relaxed);
     }
@@ -465,17 +458,21 @@ fn a_program_outlives_what_doorbells_a_monitor_gives() {
         command.env("MEGAPIPE_SPIN", "0").env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", &log);
         command.env("MEGAPIPE_MONITOR", &path).stdout(Stdio::null());
         let mut victim = Fosterling::start(&mut command);
-        let (began, limit) = (Instant::now(), if given.may_hang() { Duration::from_secs(2) } else { LIMIT });
-        let status = loop {
-            match victim.child().try_wait().expect("a child") {
-                None if began.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
-                status => break status,
+        let what = format!("the end of the program, {given:?}");
+        let status = if given.may_hang() {
+            let began = Instant::now();
+            loop {
+                match victim.child().try_wait().expect("a child") {
+                    None if began.elapsed() < HANGS => std::thread::sleep(Duration::from_millis(1)),
+                    status => break status,
+                }
             }
+        } else {
+            Some(until_ended(&what, victim.child()))
         };
         ended.store(true, Ordering::Relaxed);
         monitor.join().unwrap();
         let Some(status) = status else {
-            assert!(given.may_hang(), "{given:?}: the program hangs");
             victim.kill();
             continue;
         };

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    AcceptAs, AcceptCount, Channel, Completion, Config, Event, Handle, OpId, OpenError, ReadData,
-    RegisterError, Source, SubmitError,
+    AcceptAs, AcceptCount, Channel, Completion, Config, DispatchError, Event, Handle, OpId, OpenError,
+    ReadData, RegisterError, Source, SubmitError,
 };
 
 use crate::stack::{self, StandIn};
@@ -126,8 +126,7 @@ impl Driver {
             let accept = self.channel.accept_with_peer(listener, AcceptCount::Exactly(1), AcceptAs::LwSocket);
             let accept = accept.expect("the tables have room");
             loop {
-                let completion = self.channel.dispatch(Some(WATCHDOG)).expect("dispatch");
-                let completion = completion.expect("the handshake of a pair");
+                let completion = dispatch(&mut self.channel, WATCHDOG).expect("the handshake of a pair");
                 match completion.event {
                     Event::Accept { result, .. } if completion.op == accept => {
                         let accepted = result.expect("a connection");
@@ -160,10 +159,9 @@ impl Driver {
         if let Some(completion) = self.surfaced.pop_front() {
             return completion;
         }
-        match self.channel.dispatch(Some(WATCHDOG)) {
-            Ok(Some(completion)) => completion,
-            Ok(None) => panic!("no completion within {WATCHDOG:?}"),
-            Err(error) => panic!("dispatch failed: {error}"),
+        match dispatch(&mut self.channel, WATCHDOG) {
+            Some(completion) => completion,
+            None => panic!("no completion within {WATCHDOG:?}"),
         }
     }
 
@@ -173,7 +171,7 @@ impl Driver {
         if let Some(completion) = self.surfaced.pop_front() {
             return Some(completion);
         }
-        self.channel.dispatch(Some(timeout)).unwrap_or_else(|error| panic!("dispatch failed: {error}"))
+        dispatch(&mut self.channel, timeout)
     }
 
     /// Nothing surfaces, for as long as a test can look.
@@ -282,6 +280,18 @@ impl Deref for Driver {
 impl DerefMut for Driver {
     fn deref_mut(&mut self) -> &mut Channel {
         &mut self.channel
+    }
+}
+
+/// Dispatches for so long, also where the process is stopped and resumed meanwhile.
+#[track_caller]
+fn dispatch(channel: &mut Channel, timeout: Duration) -> Option<Completion> {
+    let start = Instant::now();
+    loop {
+        match channel.dispatch(Some(timeout.saturating_sub(start.elapsed()))) {
+            Err(DispatchError::Interrupted) => {}
+            dispatched => return dispatched.unwrap_or_else(|error| panic!("dispatch failed: {error}")),
+        }
     }
 }
 

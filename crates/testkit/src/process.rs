@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -142,16 +142,24 @@ impl BrokenRing {
     }
 }
 
-/// What `look` finds, waited for.
+/// What `look` finds, waited for. A time in which this process was stopped hardly counts.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
+    const MOST_EACH: Duration = Duration::from_secs(1);
+    let mut waited = Duration::ZERO;
     loop {
+        let began = Instant::now();
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: waited in vain");
         std::thread::sleep(Duration::from_millis(1));
+        waited += began.elapsed().min(MOST_EACH);
+        assert!(waited < PATIENCE, "{what}: waited in vain");
     }
+}
+
+/// The end of a child, waited for.
+pub fn until_ended(what: &str, child: &mut Child) -> ExitStatus {
+    until(what, || child.try_wait().expect("a child of this process"))
 }
 
 /// A child process that is ended with the test, whatever becomes of that.

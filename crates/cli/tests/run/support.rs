@@ -5,10 +5,9 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use testkit::process::{
-    Fosterling, PATIENCE, copy_program, listening_monitor, preload_library, start_monitor,
+    Fosterling, copy_program, listening_monitor, preload_library, start_monitor, until_ended,
 };
 
 /// An echo server with a thread for each connection, which prints its port first. It ends with as many connections as
@@ -132,14 +131,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
         let mut bytes = Vec::new();
         streams.0.read_to_end(&mut bytes).map(|_| bytes)
     });
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.child().try_wait().unwrap() {
-            break status;
-        }
-        assert!(start.elapsed() < PATIENCE, "{command:?} hangs");
-        std::thread::sleep(Duration::from_millis(1));
-    };
+    let status = until_ended(&format!("the end of {command:?}"), child.child());
     Output { status, stdout: stdout.join().unwrap().unwrap(), stderr: stderr.join().unwrap().unwrap() }
 }
 
