@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use testkit::conformance::available;
+use testkit::process::PATIENCE;
 use testkit::skip;
 
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, LatencyBound, ReadData};
@@ -104,10 +105,10 @@ fn as_long_as_can_be_said(engine: EngineKind) {
     let (one, mut other) = UnixStream::pair().unwrap();
     let handle = channel.register(one, 1).unwrap();
     channel.write(handle, &b"bye"[..]).unwrap();
-    assert!(channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some());
+    assert!(channel.dispatch(Some(PATIENCE)).unwrap().is_some());
     channel.read_stream(handle).unwrap();
     other.write_all(b"hello").unwrap();
-    assert!(channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some());
+    assert!(channel.dispatch(Some(PATIENCE)).unwrap().is_some());
     channel.write_quiet(handle, &b"!"[..]).unwrap();
     channel.close(handle).unwrap();
     while channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some() {}

@@ -38,21 +38,20 @@ fn start_reads(driver: &mut Driver, handle: Handle, what: &str) {
 /// Sends without reading until the connection, which is closed by then, takes nothing for a
 /// while or fails; how many bytes it took. An open one with small buffers may stall as long.
 fn flood(mut peer: &TcpStream, closed: &AtomicBool) -> usize {
-    const PATIENCE: Duration = Duration::from_millis(100);
+    // Not a time: this thread may wait for a CPU.
+    const MOST_VAIN: u32 = 100;
     peer.set_nonblocking(true).unwrap();
     let piece = vec![7; 64 << 10];
     let start = Instant::now();
-    let (mut sent, mut last) = (0, start);
-    while sent < FLOOD && last.elapsed() < PATIENCE && start.elapsed() < WATCHDOG {
+    let (mut sent, mut vain) = (0, 0);
+    while sent < FLOOD && vain < MOST_VAIN && start.elapsed() < WATCHDOG {
         match peer.write(&piece) {
             Ok(count) => {
                 sent += count;
-                last = Instant::now();
+                vain = 0;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if !closed.load(Ordering::Relaxed) {
-                    last = Instant::now();
-                }
+                vain += u32::from(closed.load(Ordering::Relaxed));
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(_) => break,
