@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { LIMIT = 200, LONG = 1500, TIMES = 60 };
+enum { LIMIT = 200, LONG = 20000, TIMES = 600 };
 
 static char bytes[32 << 20];
 static struct pair pair;

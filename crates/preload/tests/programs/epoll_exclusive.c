@@ -3,12 +3,14 @@
 
 static int sets[2];
 static int woken;
+static volatile pid_t ids[2];
 static struct pair pair;
 
 static void *waits(void *argument)
 {
     struct epoll_event event;
-    if (epoll_wait(*(int *)argument, &event, 1, 2000) == 1) {
+    ids[(int *)argument - sets] = gettid();
+    if (epoll_wait(*(int *)argument, &event, 1, PATIENCE_MS) == 1) {
         char byte;
         if (recv(pair.server, &byte, 1, MSG_DONTWAIT) == 1)
             __atomic_add_fetch(&woken, 1, __ATOMIC_SEQ_CST);
@@ -26,9 +28,11 @@ int main(void)
         SHOW(modify(sets[at], pair.server, EPOLLIN, at));
         pthread_create(&threads[at], NULL, waits, &sets[at]);
     }
-    pause_ms(50);
+    for (int at = 0; at < 2; at++)
+        until_asleep(&ids[at]);
     SHOW(send(pair.client, "x", 1, 0));
-    pause_ms(50);
+    for (int looks = 0; looks < PATIENCE_MS && !__atomic_load_n(&woken, __ATOMIC_SEQ_CST); looks++)
+        pause_ms(1);
     SHOW(send(pair.client, "y", 1, 0));
     for (int at = 0; at < 2; at++)
         pthread_join(threads[at], NULL);

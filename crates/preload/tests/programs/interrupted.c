@@ -3,6 +3,7 @@
 
 static struct pair pair;
 static pthread_t waiter;
+static volatile pid_t waiter_id;
 static volatile sig_atomic_t came;
 static char bytes[1 << 16];
 
@@ -15,7 +16,8 @@ static void noted(int signal)
 static void *signals(void *unused)
 {
     (void)unused;
-    pause_ms(300);
+    until_asleep(&waiter_id);
+    pause_ms(50);
     pthread_kill(waiter, SIGUSR1);
     return NULL;
 }
@@ -52,6 +54,7 @@ int main(void)
 {
     pair = promoted();
     waiter = pthread_self();
+    waiter_id = gettid();
     handle(0);
     pthread_t thread = begin(signals);
     SHOW(recv(pair.server, bytes, 8, 0));
