@@ -10,7 +10,7 @@ use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
 use promote::{Place, Reason};
 use sys::epoll::{self, Event, Set};
 use sys::packet::Credentials;
-use sys::{eventfd, packet, signals};
+use sys::{packet, signals};
 
 use crate::client::Client;
 use crate::closing::{Closers, Foreign};
@@ -152,7 +152,8 @@ impl Monitor {
             set.add(scrape.fd(), epoll::IN, SCRAPE).map_err(system("epoll_ctl"))?;
         }
         let closers = Closers::new().map_err(system("eventfd"))?;
-        set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
+        // By its edges nobody has to read it.
+        set.add(closers.room(), epoll::IN | epoll::EDGES, ROOM).map_err(system("epoll_ctl"))?;
         let meeting = Meeting::new(policy, source, options.queues, now).map_err(system("sock_diag"))?;
         let succession = options.on_demand.as_ref().map(|of| Succession::watch(of.gives_way_to.clone()));
         let succession = succession.transpose().map_err(system("clone"))?;
@@ -413,7 +414,6 @@ impl Monitor {
 
     /// Descriptors were closed: reads again from clients that waited for it.
     fn serve_again(&mut self, now: Instant) {
-        eventfd::drain(self.closers.room());
         for id in std::mem::take(&mut self.full) {
             self.watch(id);
         }
