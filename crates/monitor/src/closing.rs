@@ -49,7 +49,7 @@ impl Closed {
 
 #[derive(Debug)]
 struct State {
-    /// With who waits for the close.
+    /// Each with the flag that its close sets.
     queue: VecDeque<(OwnedFd, Option<Closed>)>,
     threads: usize,
     idle: usize,
