@@ -245,7 +245,7 @@ impl Waiting for SetWait<'_> {
                 Err(_) => {}
             }
             if std::mem::take(&mut inner.rang) {
-                // What a doorbell announced: a call that asks once is told of it, and it may be older than what was found.
+                // Connections that a doorbell announced: a call that does not wait reports them, and they may be older than those found.
                 told = inner.collect_more(fd, room, told - in_rings, false);
             }
             if told == 0 && share == 0 {

@@ -188,7 +188,7 @@ pub(crate) struct Promoted {
     /// Sleeps of its set since bytes came, and looks.
     pub(crate) quiet: u8,
     pub(crate) in_vain: u8,
-    /// When the bytes were published that a set told of last (`Connection::published_at`).
+    /// When the bytes that a set reported last were published (`Connection::published_at`).
     pub(crate) published: u64,
     /// A set reported what the kernel said of it since the kernel was asked for the end of the stream.
     pub(crate) kernel_reported: bool,

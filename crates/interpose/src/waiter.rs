@@ -41,7 +41,7 @@ pub(crate) trait Waiting {
     /// Whether it came to something that was waited for.
     fn is_find(outcome: &Self::Outcome) -> bool;
 
-    /// Whether that lies in a ring, where what [`Self::looks`] says does not tell.
+    /// Whether that lies in a ring: for calls whose [`Self::looks`] does not know.
     fn found_in_rings(&self) -> bool {
         true
     }

@@ -150,8 +150,8 @@ impl Inner {
         self.collect_more(epfd, events, kernels, first)
     }
 
-    /// As [`Self::collect`], of those that it did not find: doorbells have told of them since. The kernel's events lie behind
-    /// those that were found.
+    /// As [`Self::collect`], of sockets that it did not find and doorbells have announced since. The kernel's events lie behind
+    /// those of the sockets found.
     pub(crate) fn collect_more(
         &mut self,
         epfd: i32,
@@ -219,14 +219,14 @@ impl Inner {
                 ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
             shots::spend(epfd, interest);
-            // What was told of before is no news, whenever it came.
+            // Bytes that were reported before are not new, whenever they came.
             let since = if promoted.published == published { u64::MAX } else { published };
             promoted.published = published;
             let place = self.found.len();
             let mut event = epoll_event { events: ready, u64: interest.data };
             let said = &mut events[before..=place + kernels];
             if let Some(at) = said[..kernels].iter().position(|said| said.u64 == event.u64) {
-                // The kernel has told of it, too: what is closed for one event must have no other in this call.
+                // The kernel reports it, too: a connection that is closed for one event must have no other in this call.
                 event.events |= said[at].events;
                 said.copy_within(at + 1.., at);
                 kernels -= 1;
@@ -249,7 +249,7 @@ impl Inner {
 
     fn put_in_order(&mut self, events: &mut [epoll_event]) {
         for found in &mut self.found {
-            // The kernel may have had more to tell of it.
+            // The kernel may have reported more of it since.
             found.event = events[found.place];
         }
         self.found.sort_unstable_by_key(|found| (found.since, found.place));

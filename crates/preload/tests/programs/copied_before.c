@@ -7,7 +7,7 @@
 
 enum { TURNS = 8 };
 
-/* Echoes so many bytes as it is told to, until the end. */
+/* Echoes as many bytes as each order says, until the end. */
 static void echoes(int socket, int orders)
 {
     char count, bytes[TURNS];

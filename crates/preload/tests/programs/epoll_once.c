@@ -1,5 +1,5 @@
-/* No wait in an epoll set tells of a descriptor twice, and who reads what it calls readable is never told that nothing is
- * there: some programs (wrk) take that for an error. Many connections, which go to memory one by one while they are in use.
+/* No wait in an epoll set reports a descriptor twice, and no read of one that it reports fails with EAGAIN, which some programs
+ * (wrk) take for an error. Many connections, which go to memory one by one while they are in use.
  * also: auto */
 #include "transcript.h"
 
@@ -76,7 +76,7 @@ int main(void)
             close(fds[which]);
         close(set);
     }
-    say("told twice: %d, nothing there: %d, wrong: %d", twice, nothing, wrong);
+    say("reported twice: %d, not readable: %d, wrong: %d", twice, nothing, wrong);
     NEED(kill(child, SIGKILL));
     status_of(child);
     return 0;
