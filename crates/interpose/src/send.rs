@@ -1,7 +1,9 @@
 //! Sending on a promoted connection: into the ring, and through the kernel where it is full or
 //! no longer used.
 
+use std::cell::Cell;
 use std::ffi::c_int;
+use std::ptr;
 use std::time::Duration;
 
 use ring::{Corrupt, WakeUp};
@@ -29,6 +31,11 @@ const LOOKS: u32 = 32;
 /// Longer than any acknowledgement is delayed (TCP_DELACK_MAX of Linux, 200 ms), which may be all that a bell lacks.
 const ACKNOWLEDGED: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// The connection that this thread sent to last.
+    static LAST: Cell<*const Promoted> = const { Cell::new(ptr::null()) };
+}
 
 /// What to do next, decided under the socket's lock.
 enum Step {
@@ -183,8 +190,12 @@ impl Promoted {
                 return Step::Failed(libc::EFAULT);
             }
             let whole = rest.left.min(WHOLE).min(self.send_limit as usize);
-            if self.send_limit != WHOLE_RING {
+            // Who hears no answers does not know by itself whether the other end has taken all; then its set reports this
+            // connection in the order of what is sent now (`ring::Sender::write`).
+            let turns_here = LAST.replace(self) != &raw const *self;
+            if turns_here || self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
+                    Ok(_) if self.send_limit == WHOLE_RING => {}
                     Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
                     Err(_) => return Step::Failed(self.corrupt(fd)),
                 }
