@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::mappings;
+use crate::{mappings, sanitizer};
 
 /// Bytes of each.
 const ROOM: usize = 16 << 10;
@@ -35,7 +35,10 @@ impl Mapping {
             let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
             (!memory.is_null()).then_some(memory)
         });
-        taken.or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok()).map(Mapping)
+        taken
+            .inspect(|memory| sanitizer::acquires(*memory))
+            .or_else(|| mappings::reserve(ROOM, libc::MAP_PRIVATE).ok())
+            .map(Mapping)
     }
 
     pub(crate) fn words(&mut self) -> &mut [u64] {
@@ -74,6 +77,7 @@ impl DerefMut for Room {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        sanitizer::releases(self.0);
         let keeps = |free: &AtomicPtr<u8>| {
             // ROOM-PAIR
             free.compare_exchange(null_mut(), self.0, Ordering::Release, Ordering::Relaxed).is_ok()

@@ -42,6 +42,7 @@ pub mod real;
 mod receive;
 mod recorded;
 mod report;
+mod sanitizer;
 mod select;
 mod send;
 mod sets;

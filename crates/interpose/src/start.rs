@@ -11,6 +11,7 @@ use crate::mode;
 use crate::promoter;
 use crate::recorded;
 use crate::report;
+use crate::sanitizer;
 use crate::settings::{Mode, Settings, Stats};
 use crate::sockets;
 use crate::spin;
@@ -27,6 +28,7 @@ pub fn start(settings: Settings) {
         vfork::owns_memory(std::process::id());
         clock::find();
         threads::find();
+        sanitizer::find();
         report::prepare(&settings);
         local_listen::start(&settings);
     }

@@ -1,0 +1,45 @@
+//! What ThreadSanitizer is told, where the program has it: it watches libc's calls on memory of the library's own, and
+//! does not see the words that order them.
+#![allow(unsafe_code)] // C functions are called through addresses that dlsym(3) gave
+
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// A function of its, or null.
+type Hook = AtomicPtr<c_void>;
+
+static ACQUIRE: Hook = AtomicPtr::new(null_mut());
+static RELEASE: Hook = AtomicPtr::new(null_mut());
+
+/// To be called at the start.
+pub(crate) fn find() {
+    look_up(&ACQUIRE, c"__tsan_acquire");
+    look_up(&RELEASE, c"__tsan_release");
+}
+
+/// This thread has taken memory that another has given back.
+pub(crate) fn acquires(memory: *mut u8) {
+    tell(&ACQUIRE, memory);
+}
+
+/// This thread is about to give memory back, to whoever takes it.
+pub(crate) fn releases(memory: *mut u8) {
+    tell(&RELEASE, memory);
+}
+
+fn look_up(hook: &Hook, name: &CStr) {
+    // SAFETY: the name ends with 0, and RTLD_DEFAULT is a handle that dlsym(3) knows.
+    hook.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }, Relaxed);
+}
+
+fn tell(hook: &Hook, memory: *mut u8) {
+    let function = hook.load(Relaxed);
+    if !function.is_null() {
+        // SAFETY: sanitizer/tsan_interface.h declares the functions of these names so, for any address.
+        unsafe {
+            let function: unsafe extern "C" fn(*mut c_void) = std::mem::transmute(function);
+            function(memory.cast());
+        }
+    }
+}
