@@ -1,5 +1,5 @@
-//! What ThreadSanitizer is told, where the program has it: it watches libc's calls on memory of the library's own, and
-//! does not see the words that order them.
+//! Tells ThreadSanitizer, in programs that are built with it, which thread uses memory of the library: it watches libc's
+//! calls on that memory, and does not see the atomic words that order them.
 #![allow(unsafe_code)] // C functions are called through addresses that dlsym(3) gave
 
 use std::ffi::{CStr, c_void};
@@ -23,7 +23,7 @@ pub(crate) fn acquires(memory: *mut u8) {
     tell(&ACQUIRE, memory);
 }
 
-/// This thread is about to give memory back, to whoever takes it.
+/// This thread is about to give memory back, and another may take it.
 pub(crate) fn releases(memory: *mut u8) {
     tell(&RELEASE, memory);
 }

@@ -190,8 +190,8 @@ impl Promoted {
                 return Step::Failed(libc::EFAULT);
             }
             let whole = rest.left.min(WHOLE).min(self.send_limit as usize);
-            // Who hears no answers does not know by itself whether the other end has taken all; then its set reports this
-            // connection in the order of what is sent now (`ring::Sender::write`).
+            // A sender that gets no answers has to ask whether the other end has taken all: `ring::Sender::write` notes the time
+            // if it has, by which a set orders its connections.
             let turns_here = LAST.replace(self) != &raw const *self;
             if turns_here || self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
