@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     list: Vec<u32>,
     /// What the last look found. Room that is kept.
     found: Vec<Found>,
+    /// When the newest bytes that were reported had been published.
+    latest: u64,
     /// Promoted sockets by what the program has the kernel say about them.
     by_data: FxHashMap<u64, u32>,
     /// Everything else in the set, by the same, and its descriptor; TCP sockets as soon as it is mixed.

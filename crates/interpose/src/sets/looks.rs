@@ -29,8 +29,10 @@ const IN_VAIN: u8 = 128;
 
 /// A socket that a look has found ready.
 pub(super) struct Found {
-    /// When its peer wrote (`Connection::published_at`).
+    /// Its place among those that are ready.
     since: u64,
+    /// When its peer wrote (`Connection::published_at`).
+    published: u64,
     /// How many were found before it.
     place: usize,
     number: u32,
@@ -219,8 +221,8 @@ impl Inner {
                 ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
             shots::spend(epfd, interest);
-            // Bytes that were reported before are not new, whenever they came.
-            let since = if promoted.published == published { u64::MAX } else { published };
+            // With bytes left, it has its place before what is written later, and behind what was reported with it.
+            let since = if promoted.published == published { self.latest } else { published };
             promoted.published = published;
             let place = self.found.len();
             let mut event = epoll_event { events: ready, u64: interest.data };
@@ -231,7 +233,7 @@ impl Inner {
                 said.copy_within(at + 1.., at);
                 kernels -= 1;
             }
-            self.found.push(Found { since, place, number, event });
+            self.found.push(Found { since, published, place, number, event });
             events[place + kernels] = event;
         }
         let count = self.found.len() + kernels;
@@ -252,11 +254,12 @@ impl Inner {
             // The kernel may have reported more of it since.
             found.event = events[found.place];
         }
-        self.found.sort_unstable_by_key(|found| (found.since, found.place));
+        self.found.sort_unstable_by_key(|found| (found.since, found.published, found.place));
         for (place, found) in self.found.iter_mut().enumerate() {
             found.place = place;
             events[place] = found.event;
         }
+        self.latest = self.found.iter().map(|found| found.since).fold(self.latest, u64::max);
     }
 
     /// Takes those out of the list that are no longer looked at.

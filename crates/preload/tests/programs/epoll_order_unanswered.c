@@ -1,0 +1,103 @@
+/* As epoll_order.c, with a peer that gets no answers, and whose bytes are read one by one: connections with bytes left are
+ * reported before those that got theirs later. */
+#include "transcript.h"
+#include <sched.h>
+
+enum { COUNT = 5, ROOM = 16, STEPS = 120, ANSWERED = 'a' };
+
+static unsigned next(unsigned *seed)
+{
+    *seed = *seed * 1664525 + 1013904223;
+    return *seed >> 16;
+}
+
+/* Takes one byte at each event, answers it or reports whose it was, and stops behind each wait that reported any. */
+static void takes(struct sockaddr_in at, int reports)
+{
+    int set = NEED(epoll_create1(0)), fds[COUNT];
+    for (int which = 0; which < COUNT; which++) {
+        fds[which] = NEED(socket(AF_INET, SOCK_STREAM, 0));
+        NEED(connect(fds[which], (struct sockaddr *)&at, sizeof at));
+        NEED(add(set, fds[which], EPOLLIN, which));
+    }
+    for (;;) {
+        struct epoll_event events[ROOM];
+        bool reported = false;
+        int ready = epoll_wait(set, events, ROOM, -1);
+        for (int place = 0; place < ready; place++) {
+            int which = events[place].data.u64;
+            char byte;
+            if (NEED(recv(fds[which], &byte, 1, 0)) == 0)
+                _exit(0);
+            if (byte == ANSWERED) {
+                send_all(fds[which], &byte, 1);
+                continue;
+            }
+            reported = true;
+            NEED(write(reports, &(char){'0' + which}, 1));
+        }
+        if (reported) {
+            NEED(write(reports, "|", 1));
+            NEED(raise(SIGSTOP));
+        }
+    }
+}
+
+int main(void)
+{
+    /* Bytes that are sent on one CPU arrive in their order. */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+
+    struct sockaddr_in at;
+    int listener = listening(&at), fds[COUNT], reports[2], unread = 0;
+    unsigned seed = 11;
+    char byte = ANSWERED;
+    NEED(pipe(reports));
+    pid_t child = NEED(fork());
+    if (child == 0)
+        takes(at, reports[1]);
+    for (int which = 0; which < COUNT; which++) {
+        fds[which] = NEED(accept(listener, NULL, NULL));
+        int on = 1;
+        NEED(setsockopt(fds[which], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    }
+    close(listener);
+    /* Until they are in memory, if they are to be. */
+    long end = milliseconds() + PATIENCE_MS;
+    for (int which = 0; which < COUNT; which++)
+        for (int calm = 0, round = 0; eager() ? calm < 4 && milliseconds() < end : round < ROUNDS_PLAIN; round++) {
+            uint64_t before = came_by_tcp(fds[which]);
+            send_all(fds[which], &byte, 1);
+            take_all(fds[which], &byte, 1);
+            calm = came_by_tcp(fds[which]) == before ? calm + 1 : 0;
+            usleep(eager() ? 500 : 0);
+        }
+    wait_until(child, 'S');
+    NEED(kill(child, SIGSTOP));
+    wait_until(child, 'T');
+    for (int step = 0; step < STEPS; step++) {
+        char line[64] = "";
+        int length = 0;
+        do {
+            int which = next(&seed) % COUNT, count = 1 + next(&seed) % 3;
+            send_all(fds[which], "xyz", count);
+            unread += count;
+            length += snprintf(line + length, sizeof line - length, "%d%.*s ", which, count, "xyz");
+        } while (unread < 4 || (length < 24 && next(&seed) % 3));
+        NEED(kill(child, SIGCONT));
+        line[length++] = ':';
+        do {
+            NEED(read(reports[0], &byte, 1));
+            unread -= byte != '|';
+            line[length++] = byte;
+        } while (byte != '|');
+        say("%.*s", length, line);
+        wait_until(child, 'T');
+    }
+    NEED(kill(child, SIGKILL));
+    NEED(waitpid(child, NULL, 0));
+    return 0;
+}
