@@ -63,8 +63,16 @@ pub struct Ring {
 
 /// Repeats `attempt` for up to half a second while it fails with ENOMEM. Without CAP_IPC_LOCK the kernel
 /// charges a ring against RLIMIT_MEMLOCK of its user, and a closed one until a worker has freed it.
-pub fn until_memory_is_unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let end = Instant::now() + Duration::from_millis(500);
+pub fn until_memory_is_unlocked<T>(attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    until_memory_is_unlocked_within(Duration::from_millis(500), attempt)
+}
+
+/// The same for so long: where there was room for a ring before, the worker may have much to do.
+pub fn until_memory_is_unlocked_within<T>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let end = Instant::now() + limit;
     while Instant::now() < end {
         match attempt() {
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {

@@ -1,9 +1,10 @@
 //! Making the engine: its ring, what is registered with it, and how much of that fits.
 
 use std::io;
+use std::time::Duration;
 
 use sys::capabilities::{Capabilities, RingUnavailable};
-use sys::uring::{Ring, until_memory_is_unlocked};
+use sys::uring::{Ring, until_memory_is_unlocked_within};
 
 use super::Uring;
 use super::requests::Requests;
@@ -73,6 +74,9 @@ impl Uring {
     }
 }
 
+/// How long a channel waits at the most for the locked memory of one that was closed: the probe has found that there is room.
+const UNLOCKED: Duration = Duration::from_secs(1);
+
 /// A ring, with the memory that it pins, whose completion queue has room for one completion of each operation that
 /// may be pending, as far as the kernel makes them so large and RLIMIT_MEMLOCK leaves room.
 fn make_ring<T>(
@@ -89,7 +93,7 @@ fn make_ring<T>(
             settled => return settled.map_err(ring_error),
         }
     }
-    until_memory_is_unlocked(|| attempt(least)).map_err(ring_error)
+    until_memory_is_unlocked_within(UNLOCKED, || attempt(least)).map_err(ring_error)
 }
 
 fn ring_error(cause: io::Error) -> CreateError {
