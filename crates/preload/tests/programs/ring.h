@@ -96,14 +96,25 @@ static UNUSED bool completed(struct ring *ring, struct io_uring_cqe *cqe)
     return true;
 }
 
+static int by_number(const void *one, const void *other)
+{
+    const struct io_uring_cqe *a = one, *b = other;
+    return a->user_data != b->user_data ? (a->user_data < b->user_data ? -1 : 1) : b->res - a->res;
+}
+
 /* Submits what is queued and shows what came of all. */
 static UNUSED void finish(struct ring *ring, const char *what, unsigned wanted)
 {
-    struct io_uring_cqe cqe;
+    /* They come in any order. */
+    struct io_uring_cqe all[2 * ENTRIES];
+    unsigned count = 0;
     errno = UNTOUCHED;
     shown(what, submit(ring, wanted));
-    while (completed(ring, &cqe))
-        say("  %llu: %d", (unsigned long long)cqe.user_data, cqe.res);
+    while (count < 2 * ENTRIES && completed(ring, &all[count]))
+        count++;
+    qsort(all, count, sizeof *all, by_number);
+    for (unsigned place = 0; place < count; place++)
+        say("  %llu: %d", (unsigned long long)all[place].user_data, all[place].res);
 }
 
 /* The descriptor that the next completion is, which has to be there. */

@@ -232,12 +232,16 @@ static void ends_in_order(struct ring *ring)
     int listener = listening(&at);
     int client = NEED(socket(AF_INET, SOCK_STREAM, 0));
     NEED(connect(client, (struct sockaddr *)&at, sizeof at));
+    /* Then the accept is done first. */
+    NEED(poll(&(struct pollfd){listener, POLLIN, 0}, 1, PATIENCE_MS));
     queue(ring, IORING_OP_ACCEPT, listener, 1);
     queue_shutdown(ring, listener, SHUT_RDWR);
     if (submit(ring, 2) != 2)
         fail("an accept, and a shutdown of the listener");
-    int server = completed_fd(ring);
-    say("shut down: %d", completed(ring, &cqe) ? cqe.res : 1);
+    int server = -1, status = 1;
+    while (completed(ring, &cqe))
+        *(cqe.res > 0 ? &server : &status) = cqe.res;
+    say("shut down: %d", status);
     SHOW(accept(listener, NULL, NULL));
     used((struct pair){client, server});
     close(client);
@@ -276,6 +280,20 @@ static void hands_over(struct ring *ring)
     close(ends[1]);
 }
 
+/* Until the other end's FIN is here. */
+static void until_ended(int fd)
+{
+    /* net/tcp_states.h */
+    enum { CLOSED = 7, CLOSE_WAIT = 8 };
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    for (long end = milliseconds() + PATIENCE_MS; milliseconds() < end; usleep(200)) {
+        NEED(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
+        if (info.tcpi_state == CLOSE_WAIT || info.tcpi_state == CLOSED)
+            return;
+    }
+}
+
 /* A connection that has ended over unread bytes goes on in its set. */
 static void outlives(struct ring *ring)
 {
@@ -285,6 +303,7 @@ static void outlives(struct ring *ring)
     NEED(add(set, pair.client, EPOLLIN, 7));
     SHOW(send(pair.server, "left", 4, 0));
     close(pair.server);
+    until_ended(pair.client);
     queue(ring, IORING_OP_POLL_ADD, pair.client, 1)->poll32_events = POLLIN;
     finish(ring, "a poll", 1);
     show_epoll("in its set", set, -1);
@@ -300,6 +319,7 @@ static void outlives(struct ring *ring)
     SHOW(recv(half.server, room, sizeof room, 0));
     SHOW(send(half.server, "left", 4, 0));
     close(half.server);
+    until_ended(half.client);
     queue(ring, IORING_OP_POLL_ADD, half.client, 2)->poll32_events = POLLIN;
     finish(ring, "a poll of one that sends no more", 1);
     SHOW(send(half.client, "more", 4, MSG_NOSIGNAL));
