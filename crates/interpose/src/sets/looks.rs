@@ -32,7 +32,7 @@ const ORDERED: usize = 8;
 
 /// A socket that a look has found ready.
 pub(super) struct Found {
-    /// Its place among those that are ready.
+    /// Since when it has its place among those that are ready; 0 where more than [`ORDERED`] are, and none is looked up.
     since: u64,
     /// When its peer wrote (`Connection::published_at`); `None`: it was not looked up.
     published: Option<u64>,

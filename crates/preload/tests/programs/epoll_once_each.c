@@ -42,7 +42,7 @@ static void try(const char *how, int timeout, int first, bool ends)
     if (ends)
         NEED(shutdown(pairs[0].client, SHUT_WR));
     told(set, how, timeout);
-    /* What was left is told of again in the same order. */
+    /* What was left is reported again, in the same order. */
     told(set, how, 0);
     for (int which = 0; which < 2; which++)
         close(pairs[which].client), close(pairs[which].server);
