@@ -328,6 +328,7 @@ impl Waiting for SetWait<'_> {
 /// # Safety
 ///
 /// As for [`wait`].
+#[inline(never)]
 pub(crate) unsafe fn wait_unaware(
     fd: c_int,
     events: *mut epoll_event,

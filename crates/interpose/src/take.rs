@@ -48,76 +48,103 @@ pub(crate) fn take(
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
         }
-        if peek && promoted.connection.nears_next_part() {
-            match promoted.peek_across(fd, into, flags) {
-                Ok(0) => {}
-                outcome => return Break(outcome),
-            }
-        }
-        if promoted.connection.reads_from_kernel() && !peek && flags & libc::MSG_TRUNC == 0 {
-            // What the other end has counted need not be looked at before. It counts late, so that more may be
-            // here: then the next look tells, or the program, whose buffer is full.
-            let sure = promoted.connection.surely_data();
-            match sure.map(|sure| usize::try_from(sure).unwrap_or(usize::MAX)) {
-                Ok(sure) if sure > 0 && (told_again || sure >= into.left) => {
-                    let into = into.at_most(sure);
-                    let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
-                    match (usize::try_from(taken), crate::real::errno()) {
-                        (Ok(taken @ 1..), _) => {
-                            promoted.took_from_kernel(taken);
-                            return Break(Ok(taken));
-                        }
-                        (Err(_), libc::EAGAIN | libc::EINTR) => return Continue(()),
-                        // The end, or what the call lacks, which the kernel says again.
-                        (Ok(0), _) | (Err(_), libc::EFAULT | libc::ENOMEM | libc::ENOBUFS) => {}
-                        (Err(_), errno) => {
-                            promoted.connection.kernel_ended(KernelEnd::Failed(errno));
-                            continue;
-                        }
-                    }
-                }
-                Ok(_) => {}
-                Err(_) => return Break(Err(promoted.corrupt(fd))),
-            }
-        }
-        // Doorbells and copies before the data may be more than there is room for.
-        if promoted.connection.reads_data_from_kernel() && flags & libc::MSG_TRUNC == 0 {
-            // Copied before it is known what it is, and taken after: a call less.
-            let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
-            match (seen, crate::real::errno()) {
-                (1.., _) => match promoted.seen(fd, into, seen as usize, flags) {
-                    Break(outcome) => return Break(outcome),
-                    Continue(()) => continue,
-                },
-                (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
-                (_, libc::EAGAIN | libc::EINTR) => return Continue(()),
-                // It is the call that failed, not the connection.
-                (_, errno @ (libc::EFAULT | libc::ENOMEM | libc::ENOBUFS)) => return Break(Err(errno)),
-                (_, errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
-            }
-            continue;
-        }
-        match promoted.look(fd) {
-            Found::Nothing => return Continue(()),
-            Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
-            Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
-            Found::Bytes(unread) => match promoted.connection.front(unread) {
-                Ok(Front::Bells(bells)) => drop(promoted.drop_bells_of(fd, bells)),
-                Ok(Front::Data(bytes)) => {
-                    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
-                    let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
-                    if count > 0 && !peek {
-                        promoted.took_from_kernel(count as usize);
-                    }
-                    return Break(usize::try_from(count).map_err(|_| crate::real::errno()));
-                }
-                // The ring's bytes come before these, and are there.
-                Ok(Front::Later) => {}
-                Err(_) => return Break(Err(promoted.corrupt(fd))),
-            },
+        match take_from_kernel(promoted, fd, into, flags, told_again) {
+            FromKernel::Ends(outcome) => return Break(outcome),
+            FromKernel::Nothing => break,
+            FromKernel::Again => {}
         }
     }
     Continue(())
+}
+
+enum FromKernel {
+    Ends(Outcome),
+    Nothing,
+    /// Bells or an end were passed: what is here now?
+    Again,
+}
+
+/// Apart, so that what the ring has is taken on less of the caller's stack.
+#[inline(never)]
+fn take_from_kernel(
+    promoted: &mut Promoted,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+    told_again: bool,
+) -> FromKernel {
+    let peek = flags & libc::MSG_PEEK != 0;
+    if peek && promoted.connection.nears_next_part() {
+        match promoted.peek_across(fd, into, flags) {
+            Ok(0) => {}
+            outcome => return FromKernel::Ends(outcome),
+        }
+    }
+    if promoted.connection.reads_from_kernel() && !peek && flags & libc::MSG_TRUNC == 0 {
+        // What the other end has counted need not be looked at before. It counts late, so that more may be
+        // here: then the next look tells, or the program, whose buffer is full.
+        let sure = promoted.connection.surely_data();
+        match sure.map(|sure| usize::try_from(sure).unwrap_or(usize::MAX)) {
+            Ok(sure) if sure > 0 && (told_again || sure >= into.left) => {
+                let into = into.at_most(sure);
+                let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
+                match (usize::try_from(taken), crate::real::errno()) {
+                    (Ok(taken @ 1..), _) => {
+                        promoted.took_from_kernel(taken);
+                        return FromKernel::Ends(Ok(taken));
+                    }
+                    (Err(_), libc::EAGAIN | libc::EINTR) => return FromKernel::Nothing,
+                    // The end, or what the call lacks, which the kernel says again.
+                    (Ok(0), _) | (Err(_), libc::EFAULT | libc::ENOMEM | libc::ENOBUFS) => {}
+                    (Err(_), errno) => {
+                        promoted.connection.kernel_ended(KernelEnd::Failed(errno));
+                        return FromKernel::Again;
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(_) => return FromKernel::Ends(Err(promoted.corrupt(fd))),
+        }
+    }
+    // Doorbells and copies before the data may be more than there is room for.
+    if promoted.connection.reads_data_from_kernel() && flags & libc::MSG_TRUNC == 0 {
+        // Copied before it is known what it is, and taken after: a call less.
+        let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        match (seen, crate::real::errno()) {
+            (1.., _) => match promoted.seen(fd, into, seen as usize, flags) {
+                Break(outcome) => return FromKernel::Ends(outcome),
+                Continue(()) => return FromKernel::Again,
+            },
+            (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
+            (_, libc::EAGAIN | libc::EINTR) => return FromKernel::Nothing,
+            // It is the call that failed, not the connection.
+            (_, errno @ (libc::EFAULT | libc::ENOMEM | libc::ENOBUFS)) => {
+                return FromKernel::Ends(Err(errno));
+            }
+            (_, errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+        }
+        return FromKernel::Again;
+    }
+    match promoted.look(fd) {
+        Found::Nothing => return FromKernel::Nothing,
+        Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
+        Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+        Found::Bytes(unread) => match promoted.connection.front(unread) {
+            Ok(Front::Bells(bells)) => drop(promoted.drop_bells_of(fd, bells)),
+            Ok(Front::Data(bytes)) => {
+                let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+                let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
+                if count > 0 && !peek {
+                    promoted.took_from_kernel(count as usize);
+                }
+                return FromKernel::Ends(usize::try_from(count).map_err(|_| crate::real::errno()));
+            }
+            // The ring's bytes come before these, and are there.
+            Ok(Front::Later) => {}
+            Err(_) => return FromKernel::Ends(Err(promoted.corrupt(fd))),
+        },
+    }
+    FromKernel::Again
 }
 
 impl Promoted {

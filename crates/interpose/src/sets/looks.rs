@@ -42,6 +42,12 @@ pub(super) struct Found {
     event: epoll_event,
 }
 
+/// Apart: a sort takes half a KiB of stack, and handlers wait on small ones.
+#[inline(never)]
+fn sort<Key: Ord>(found: &mut [Found], key: impl Fn(&Found) -> Key) {
+    found.sort_unstable_by_key(key);
+}
+
 impl Inner {
     /// Whether there is anything to look at: a ring that is in use.
     pub(crate) fn looks(&self) -> bool {
@@ -106,6 +112,7 @@ impl Inner {
     }
 
     /// From here on several threads wait in this set, or others outside of it (`over_tcp`): wake-ups of each socket reach them.
+    #[cold]
     pub(super) fn share(&mut self, over_tcp: bool) {
         self.crowd = true;
         self.over_tcp |= over_tcp;
@@ -166,7 +173,7 @@ impl Inner {
     ) -> usize {
         let before = self.found.len();
         // For the search.
-        self.found.sort_unstable_by_key(|found| found.number);
+        sort(&mut self.found, |found| found.number);
         let mut cooled = false;
         let (length, mut looked) = (self.list.len(), 0);
         while looked < length && self.found.len() + kernels < events.len() {
@@ -267,7 +274,7 @@ impl Inner {
             // The kernel may have reported more of it since.
             found.event = events[found.place];
         }
-        self.found.sort_unstable_by_key(|found| (found.since, found.published, found.place));
+        sort(&mut self.found, |found| (found.since, found.published, found.place));
         for (place, found) in self.found.iter_mut().enumerate() {
             found.place = place;
             events[place] = found.event;
