@@ -378,7 +378,10 @@ impl Promoter {
         }
         if uring::is_unseen() {
             stats::stays(socket, Reason::IoUring);
-            return socket.set_state(State::Kernel);
+            return match self.client().map(|client| client.decline(Reason::IoUring, fd)) {
+                Some(false) => self.answers(),
+                Some(true) | None => socket.set_state(State::Kernel),
+            };
         }
         let Some(token) = token(socket, number) else { return };
         withdrawals::tell_all(self);
@@ -460,6 +463,7 @@ impl Promoter {
                         stats::stays(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
                     }
                 }
+                Ok(Some(Answer::Declined { reason, .. })) => stats::was_declined(reason),
                 Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
                 Ok(None) => {
                     let unsent = client.has_unsent();

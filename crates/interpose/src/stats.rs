@@ -91,6 +91,11 @@ pub(crate) fn met_other_user(user: u32) {
     COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
 }
 
+/// The program at the other end of a connection keeps it on TCP.
+pub(crate) fn was_declined(reason: Reason) {
+    COUNTERS.declined.store(reason as u64, Ordering::Relaxed);
+}
+
 /// A ring of this process cannot be followed; the first stands.
 pub(crate) fn met_ring(obstacle: RingObstacle) {
     let word = &COUNTERS.ring_obstacle;

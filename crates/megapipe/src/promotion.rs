@@ -420,6 +420,9 @@ impl Channel {
                 Ok(Some(Answer::Peer { token, user })) => {
                     tracing::debug!(token = token.get(), user, "nobody has offered the other end so far");
                 }
+                Ok(Some(Answer::Declined { token, reason })) => {
+                    tracing::debug!(token = token.get(), %reason, "the program at the other end declines");
+                }
                 Ok(None) => break,
                 Err(error) => {
                     tracing::info!("{error}; promoted connections go on without it");

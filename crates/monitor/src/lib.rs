@@ -8,6 +8,7 @@
 
 mod client;
 mod closing;
+mod declined;
 mod examined;
 mod grant;
 mod http;

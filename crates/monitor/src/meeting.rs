@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use promote::Reason;
-use promote::client::{DOORBELLS, OLDEST, QUEUES};
+use promote::client::{DECLINES, DOORBELLS, OLDEST, QUEUES};
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
@@ -14,6 +14,7 @@ use sys::doorbell::Kind;
 
 use crate::client::{Client, Held, Loop};
 use crate::closing::Foreign;
+use crate::declined::Declined;
 use crate::examined::Examined;
 use crate::grant;
 use crate::ledger::{Bucket, Ledger};
@@ -41,6 +42,7 @@ pub(crate) struct Meeting {
     pub(crate) since: Instant,
     pub(crate) offers: Offers,
     pub(crate) examined: Examined,
+    declined: Declined,
     pub(crate) ledger: Ledger,
     pub(crate) ends: Ends,
     verifier: Verifier,
@@ -69,6 +71,7 @@ impl Meeting {
             since: now,
             offers: Offers::default(),
             examined: Examined::default(),
+            declined: Declined::default(),
             ledger: Ledger::default(),
             ends: Ends::default(),
             verifier: Verifier::new()?,
@@ -170,7 +173,7 @@ impl Meeting {
         match (message, descriptor) {
             (ClientMessage::Hello { .. }, None) if client.greeted.is_some() => Err("a second hello"),
             (ClientMessage::Hello { version_min, version_max, name }, None) => {
-                let version = version_max.min(QUEUES);
+                let version = version_max.min(DECLINES);
                 if version < version_min.max(OLDEST) {
                     return Err("no version in common");
                 }
@@ -185,6 +188,15 @@ impl Meeting {
                 self.metrics.offers.inc();
                 client.tally.offers += 1;
                 self.examine(party, descriptor, now);
+                Ok(())
+            }
+            (ClientMessage::Decline { reason }, Some(descriptor)) => {
+                let limits = &self.policy.limits;
+                if client.bucket.take(limits.offers_per_second, limits.offers_burst, now)
+                    && let Ok(verified) = self.verifier.examine(descriptor).0
+                {
+                    self.declined.keep(&verified.end, reason, now);
+                }
                 Ok(())
             }
             (ClientMessage::Withdraw { token }, None) => {
@@ -553,21 +565,32 @@ impl Meeting {
             // Where the policy lets the two share, only the peer's offer is missing.
             let reason = obstacle.map_or(Reason::NoPeer, |(_, reason)| reason);
             let user = obstacle.filter(|_| reason == Reason::OtherUser).map(|(user, _)| user);
+            let declined = self.declined.of_peer(&end).filter(|_| reason == Reason::NoPeer);
             match due {
-                // Its mirror would be refused with it.
-                Due::Alone(_) if reason == Reason::Policy => {
+                // Its mirror would be refused with it, or does not come.
+                Due::Alone(_) if reason == Reason::Policy || declined.is_some() => {
                     if let Some(offer) = self.offers.take_same(&end) {
                         self.release(&offer);
                     }
+                    self.tell_of_declined(party, declined);
                     self.refuse(party, reason, now);
                 }
                 Due::Alone(_) => self.tell_of_peer(party, user),
                 Due::Expired(offer) => {
                     self.release(&offer);
                     self.tell_of_other_user(party, user, now);
+                    self.tell_of_declined(party, declined);
                     self.refuse(party, reason, now);
                 }
             }
+        }
+    }
+
+    /// Before a refusal: why the peer is not offered.
+    fn tell_of_declined(&mut self, party: Party, reason: Option<Reason>) {
+        let (Some(client), Some(reason)) = (self.clients.get_mut(&party.client), reason) else { return };
+        if client.greeted.as_ref().is_some_and(|greeted| greeted.version >= DECLINES) {
+            client.say(MonitorMessage::Declined { token: party.token, reason });
         }
     }
 

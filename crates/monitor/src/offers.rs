@@ -62,7 +62,7 @@ impl Due<'_> {
 /// Where one end of a connection is, seen from outside: two sockets of one namespace have
 /// the same place only if one of them is gone, or they are bound to different interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Place {
+pub(crate) struct Place {
     namespace: u64,
     interface: u32,
     local: SocketAddr,
@@ -70,11 +70,11 @@ struct Place {
 }
 
 impl Place {
-    fn of(end: &End) -> Place {
+    pub(crate) fn of(end: &End) -> Place {
         Place { namespace: end.namespace, interface: end.interface, local: end.local, peer: end.peer }
     }
 
-    fn mirrored(self) -> Place {
+    pub(crate) fn mirrored(self) -> Place {
         Place { local: self.peer, peer: self.local, ..self }
     }
 

@@ -27,8 +27,10 @@ pub const SEGMENT_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
 pub const OLDEST: u32 = 1;
 /// From this version on a client accepts doorbells.
 pub const DOORBELLS: u32 = 2;
-/// The newest version: doorbells may be message queues, which two users share.
+/// From this version on doorbells may be message queues, which two users share.
 pub const QUEUES: u32 = 3;
+/// The newest version: a client says which connections it will not offer ([`Client::decline`]).
+pub const DECLINES: u32 = 4;
 /// Where the policy of a system lies.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
@@ -72,7 +74,7 @@ impl Options {
     /// The versions of the protocol that a client with these options speaks.
     fn versions(&self) -> RangeInclusive<u32> {
         OLDEST..=match self.doorbells {
-            true if doorbell::may_use_queues() => QUEUES,
+            true if doorbell::may_use_queues() => DECLINES,
             true => DOORBELLS,
             false => OLDEST,
         }
@@ -206,6 +208,13 @@ pub enum Answer {
         /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
         user: Option<u32>,
     },
+    /// The offer is about to be refused, since the other endpoint's program declines: why.
+    Declined {
+        /// The offer.
+        token: Token,
+        /// Why.
+        reason: Reason,
+    },
     /// The connection stays on TCP for good.
     Refused {
         /// The offer.
@@ -321,6 +330,17 @@ impl Client {
         Ok(())
     }
 
+    /// Tells that the connection which `connection` is one end of will not be offered, so that an offer of the other
+    /// end is refused with the reason. A monitor that is busy or of an older version is not told. False: a welcome is
+    /// still to come, which says whether this one listens; ask again later.
+    pub fn decline(&mut self, reason: Reason, connection: BorrowedFd<'_>) -> bool {
+        if self.version >= Some(DECLINES) && self.unsent.is_empty() {
+            // This program's own word is known without it.
+            let _ = self.say(&ClientMessage::Decline { reason }.encode(), &[connection]);
+        }
+        self.version.is_some() || self.socket.is_none()
+    }
+
     /// Takes an offer back, or tells that a promoted connection is over. A busy monitor is
     /// told later; one that is gone has forgotten it anyway.
     pub fn withdraw(&mut self, token: Token) {
@@ -415,14 +435,16 @@ impl Client {
             MonitorMessage::Grant { token, .. } => {
                 self.unanswered.remove(&token) && self.granted.insert(token)
             }
-            MonitorMessage::Peer { token, .. } => match self.peers.checked_sub(1) {
-                Some(left) => {
-                    self.peers = left;
-                    // It may have crossed a withdrawal, or a grant.
-                    return Ok(self.unanswered.contains(&token));
+            MonitorMessage::Peer { token, .. } | MonitorMessage::Declined { token, .. } => {
+                match self.peers.checked_sub(1) {
+                    Some(left) => {
+                        self.peers = left;
+                        // It may have crossed a withdrawal, or a grant.
+                        return Ok(self.unanswered.contains(&token));
+                    }
+                    None => false,
                 }
-                None => false,
-            },
+            }
             MonitorMessage::Refuse { token: Some(token), .. } => {
                 self.unanswered.remove(&token) || self.granted.remove(&token)
             }
@@ -472,6 +494,9 @@ impl Client {
                 Ok(Answer::Refused { token, reason })
             }
             (MonitorMessage::Peer { token, user }, [None, ..]) => Ok(Answer::Peer { token, user }),
+            (MonitorMessage::Declined { token, reason }, [None, ..]) => {
+                Ok(Answer::Declined { token, reason })
+            }
             (MonitorMessage::Refuse { token: None, reason }, _) => Err(LossCause::Refused(reason)),
             _ => Err(LossCause::Descriptors),
         }

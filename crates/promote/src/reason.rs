@@ -72,10 +72,15 @@ impl Reason {
     pub const OF_MONITOR: [Reason; Reason::Namespace as usize] =
         *Reason::ALL.first_chunk().expect("the monitor's are the first");
 
+    /// The reason of a number.
+    pub(crate) fn of_number(number: u32) -> Option<Reason> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        Reason::ALL.get(index).copied()
+    }
+
     /// The monitor's reason of a number.
     pub(crate) fn of_monitor(number: u32) -> Option<Reason> {
-        let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        Reason::OF_MONITOR.get(index).copied()
+        Reason::of_number(number).filter(|reason| Reason::OF_MONITOR.contains(reason))
     }
 
     /// Its place in [`Reason::ALL`].
@@ -119,6 +124,7 @@ mod tests {
         for (place, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason.index(), place);
             let number = place as u32 + 1;
+            assert_eq!(Reason::of_number(number), Some(reason));
             assert_eq!(Reason::of_monitor(number), Reason::OF_MONITOR.get(place).copied());
         }
         assert_eq!((Reason::of_monitor(0), Reason::of_monitor(u32::MAX)), (None, None));

@@ -82,12 +82,14 @@ counters! {
     other_user,
     /// The first [`RingObstacle`] of the process by its number; 0: none.
     ring_obstacle,
+    /// The last [`Reason`] why a program at the other end was not offered, by its number; 0: none.
+    declined,
 }
 
 /// Bytes of a page of [`Counters`].
 pub const PAGE: usize = size_of::<Counters>();
 /// Those of them that count.
-pub const BYTES: usize = 8 * (Reason::ALL.len() + 16);
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 17);
 
 /// Why the library cannot follow an io_uring of a process, which keeps its connections on TCP (`io_uring`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +200,12 @@ impl Summary {
         number.and_then(|number| RingObstacle::ALL.get(usize::try_from(number).ok()?)).copied()
     }
 
+    /// Why a program at the other end keeps a connection on TCP, while one has that word.
+    pub fn declined(&self) -> Option<Reason> {
+        let number = self.declined.try_into().ok().filter(|_| self.reasons[Reason::NoPeer.index()] > 0);
+        number.and_then(Reason::of_number)
+    }
+
     /// Writes it, in lines. `users`: this one and the other one, as [`Summary::other_user`] has it, for
     /// the command that lets them share. Allocates nothing: a signal handler may end the program.
     pub fn write(
@@ -228,6 +236,18 @@ impl Summary {
         }
         if let Some(obstacle) = self.ring_obstacle() {
             writeln!(to, "megapipe: {name} ({pid}): {}", obstacle.advice())?;
+        }
+        match self.declined() {
+            Some(Reason::IoUring) => writeln!(
+                to,
+                "megapipe: {name} ({pid}): no-peer: the program at the other end keeps an io_uring; its own summary \
+                 (--stats) says what helps"
+            )?,
+            Some(reason) => writeln!(
+                to,
+                "megapipe: {name} ({pid}): no-peer: the program at the other end has it as {reason}"
+            )?,
+            None => {}
         }
         if self.ring_sends.saturating_add(self.ring_receives) == 0 {
             return Ok(());
@@ -296,6 +316,12 @@ mod tests {
         summary.reasons[Reason::IoUring.index()] = 1;
         summary.write(&mut text, "name", 7, None).unwrap();
         assert!(text.contains("\nmegapipe: name (7): its io_uring has SQPOLL: turn that off"), "{text}");
+        text.clear();
+        summary.declined = Reason::IoUring as u64;
+        assert_eq!(summary.declined(), None, "no connection is on TCP for it");
+        summary.reasons[Reason::NoPeer.index()] = 1;
+        summary.write(&mut text, "name", 7, None).unwrap();
+        assert!(text.contains("no-peer: the program at the other end keeps an io_uring;"), "{text}");
         // What a process claims cannot be too much.
         let summary = Summary::from_bytes(&[255; BYTES]);
         summary.write(&mut text, "name", 7, None).unwrap();

@@ -1,4 +1,4 @@
-//! The messages between a client and the monitor, versions 1 and 2: one packet each, of fixed
+//! The messages between a client and the monitor, versions 1 to 4: one packet each, of fixed
 //! size by type, little-endian. Encoding and decoding allocate nothing, and whatever bytes
 //! come are decoded or refused by name.
 
@@ -26,6 +26,8 @@ const RECORD: u16 = 10;
 const END: u16 = 11;
 const PEER: u16 = 12;
 const ASK_POLICY: u16 = 13;
+const DECLINE: u16 = 14;
+const DECLINED: u16 = 15;
 
 /// Of a PEER: no other user's (chown(2) takes it for none, too).
 const NO_USER: u32 = u32::MAX;
@@ -77,6 +79,11 @@ pub enum ClientMessage {
         /// The socket's SO_COOKIE.
         cookie: u64,
     },
+    /// This end of a connection, whose socket comes with it, will not be offered.
+    Decline {
+        /// Why.
+        reason: Reason,
+    },
 }
 
 /// What the monitor says.
@@ -118,6 +125,13 @@ pub enum MonitorMessage {
         /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
         user: Option<u32>,
     },
+    /// Ahead of the refusal of an offer: the other endpoint was declined.
+    Declined {
+        /// The offer.
+        token: Token,
+        /// Why.
+        reason: Reason,
+    },
     /// The records that a query asked for ([`view`]) end here.
     End {
         /// Where the next query goes on; `None`: all was told.
@@ -138,6 +152,7 @@ impl ClientMessage {
                 Writer::new(REGISTER).u64(token.0).u64(cookie).u32(peer_loop).end()
             }
             ClientMessage::Attach { cookie } => Writer::new(ATTACH).u64(cookie).end(),
+            ClientMessage::Decline { reason } => Writer::new(DECLINE).u32(reason as u32).end(),
             ClientMessage::Query { from } => from.write(Writer::new(QUERY)).end(),
             ClientMessage::AskPolicy { user } => Writer::new(ASK_POLICY).u32(user).end(),
         }
@@ -187,6 +202,10 @@ impl ClientMessage {
                 fields.expect(4)?;
                 ClientMessage::AskPolicy { user: fields.u32() }
             }
+            DECLINE => {
+                fields.expect(4)?;
+                ClientMessage::Decline { reason: fields.reason()? }
+            }
             other => return Err(DecodeError::Type(other)),
         })
     }
@@ -207,6 +226,9 @@ impl MonitorMessage {
             }
             MonitorMessage::Peer { token, user } => {
                 Writer::new(PEER).u64(token.0).u32(user.unwrap_or(NO_USER)).end()
+            }
+            MonitorMessage::Declined { token, reason } => {
+                Writer::new(DECLINED).u64(token.0).u32(reason as u32).end()
             }
             MonitorMessage::End { next: Some(next) } => next.write(Writer::new(END)).end(),
             MonitorMessage::End { next: None } => Writer::new(END).bytes(&[0; Place::BYTES]).end(),
@@ -250,6 +272,10 @@ impl MonitorMessage {
                 let user = Some(fields.u32()).filter(|user| *user != NO_USER);
                 MonitorMessage::Peer { token, user }
             }
+            DECLINED => {
+                fields.expect(12)?;
+                MonitorMessage::Declined { token: fields.token()?, reason: fields.reason()? }
+            }
             END => {
                 fields.expect(Place::BYTES)?;
                 let all = fields.fields == [0; Place::BYTES];
@@ -271,6 +297,10 @@ mod tests {
         (1..=u64::MAX).prop_map(Token)
     }
 
+    fn reason() -> impl Strategy<Value = Reason> {
+        (0..Reason::ALL.len()).prop_map(|reason| Reason::ALL[reason])
+    }
+
     fn client_message() -> impl Strategy<Value = ClientMessage> {
         prop_oneof![
             (any::<u32>(), any::<u32>(), any::<[u8; NAME_BYTES]>()).prop_map(|(a, b, name)| {
@@ -288,6 +318,7 @@ mod tests {
             any::<u64>().prop_map(|cookie| ClientMessage::Attach { cookie }),
             view::tests::place().prop_map(|from| ClientMessage::Query { from }),
             any::<u32>().prop_map(|user| ClientMessage::AskPolicy { user }),
+            reason().prop_map(|reason| ClientMessage::Decline { reason }),
         ]
     }
 
@@ -305,6 +336,7 @@ mod tests {
             }),
             (token(), prop::option::of(0..NO_USER))
                 .prop_map(|(token, user)| MonitorMessage::Peer { token, user }),
+            (token(), reason()).prop_map(|(token, reason)| MonitorMessage::Declined { token, reason }),
             prop::option::of(view::tests::place()).prop_map(|next| MonitorMessage::End { next }),
         ]
     }
@@ -323,7 +355,7 @@ mod tests {
             assert!(is_message, "{}", path.display());
             types.insert(packet[0]);
         }
-        assert!(types.into_iter().eq(1..=13));
+        assert!(types.into_iter().eq(1..=15));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use promote::client::{DOORBELLS, LOOP_PAGE, LossCause, OLDEST, Options, QUEUES};
+use promote::client::{DECLINES, DOORBELLS, LOOP_PAGE, LossCause, OLDEST, Options, QUEUES};
 use promote::wire::{ClientMessage, MonitorMessage, Token};
 use promote::{Answer, Client, Doorbells, OfferError, Reason};
 use rustix::fs::OFlags;
@@ -364,7 +364,7 @@ fn granted_with(
     let mut client = Client::connect(&options).unwrap();
     let connection = packet::accept(monitor.listener.as_fd()).unwrap();
     let newest = match accepts {
-        true if doorbell::may_use_queues() => QUEUES,
+        true if doorbell::may_use_queues() => DECLINES,
         true => DOORBELLS,
         false => OLDEST,
     };
@@ -428,7 +428,7 @@ fn doorbells_come_only_where_both_speak_the_version() {
             "{accepts}"
         );
     }
-    for (accepts, version) in [(false, DOORBELLS), (true, QUEUES + 1), (true, OLDEST - 1)] {
+    for (accepts, version) in [(false, DOORBELLS), (true, DECLINES + 1), (true, OLDEST - 1)] {
         let loss = granted_with(&monitor, accepts, version, &[]).unwrap_err();
         assert!(matches!(loss, LossCause::Version { version: of, .. } if of == version), "{loss}");
     }

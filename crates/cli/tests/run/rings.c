@@ -1,13 +1,16 @@
 /* A connection to itself, in a process that has an io_uring of the form that its argument names, or none. The ring does
- * nothing. Exit status 77: the kernel has no such ring. */
+ * nothing. With "apart" the client is a process of its own, without a ring, and both take their time. Exit status 77: the
+ * kernel has no such ring. */
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { NO_MMAP = 1 << 14, REGISTER_FILES2 = 13, MANY = 14, MISSING = 77 };
@@ -78,6 +81,26 @@ extern long library_makes(void);
 #define library_makes() (-1)
 #endif
 
+enum { TIMES = 600, PAUSE = 5000 };
+
+static int asks(int socket)
+{
+    char byte = 1;
+    for (int time = 0; time < TIMES; time++, usleep(PAUSE))
+        if (send(socket, &byte, 1, 0) != 1 || recv(socket, &byte, 1, 0) != 1)
+            return 1;
+    return 0;
+}
+
+static int answers(int socket)
+{
+    char byte;
+    for (int time = 0; time < TIMES; time++)
+        if (recv(socket, &byte, 1, 0) != 1 || send(socket, &byte, 1, 0) != 1)
+            return 1;
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
     const char *form = count > 1 ? arguments[1] : "none";
@@ -85,10 +108,26 @@ int main(int count, char **arguments)
         return MISSING;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
+    if (count > 3) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        at.sin_port = htons(atoi(arguments[3]));
+        return connect(client, (struct sockaddr *)&at, sizeof at) || asks(client);
+    }
     int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&at, sizeof at) < 0 || listen(listener, 1) < 0 ||
-        getsockname(listener, (struct sockaddr *)&at, &length) < 0 ||
-        connect(client, (struct sockaddr *)&at, sizeof at) < 0)
+        getsockname(listener, (struct sockaddr *)&at, &length) < 0)
+        return 1;
+    if (count > 2) {
+        char port[8];
+        snprintf(port, sizeof port, "%d", ntohs(at.sin_port));
+        pid_t child = fork();
+        if (!child)
+            return execl(arguments[0], arguments[0], "none", "apart", port, NULL);
+        close(client);
+        int status = answers(accept(listener, NULL, NULL)), ended = 1;
+        return waitpid(child, &ended, 0) < 0 || status || ended;
+    }
+    if (connect(client, (struct sockaddr *)&at, sizeof at) < 0)
         return 1;
     int server = accept(listener, NULL, NULL);
     for (int round = 0; round < 200; round++) {

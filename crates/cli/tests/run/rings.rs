@@ -91,6 +91,28 @@ fn a_ring_whose_use_is_not_followed_is_named_with_what_helps() {
     keeps_on_tcp("use", "use", RingObstacle::Use, false, false);
 }
 
+/// The client's word is `no-peer`, and its summary says that the server keeps a ring.
+#[test]
+fn the_summary_of_the_peer_names_the_ring() {
+    let place = Place::new("peers-ring");
+    let _monitor = place.monitor();
+    let program = place.compile("rings", SOURCE, &[]).expect("a C compiler");
+    let mut command = place.run();
+    let command = command.args(["--promote", "eager", "--stats"]).arg(program).args(["unseen", "apart"]);
+    let ended = output(command);
+    let said = text(&ended.stderr);
+    if ended.status.code() == Some(MISSING) {
+        println!(
+            "SKIPPED the_summary_of_the_peer_names_the_ring: this kernel has no io_uring, or permits none"
+        );
+        return;
+    }
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains("1 connections, 0 promoted, 1 io_uring\n"), "{said}");
+    assert!(said.contains("1 connections, 0 promoted, 1 no-peer\n"), "{said}");
+    assert!(said.contains("): no-peer: the program at the other end keeps an io_uring;"), "{said}");
+}
+
 /// MariaDB under `megapipe run`, and a client that asks many times. Returns what both summaries say.
 fn ask_mariadb(place: &Place, folder: &Path, options: &[&str]) -> [String; 2] {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -84,7 +84,7 @@ fn another_version_of_the_monitor_is_named() {
     let mut newer = hello.as_bytes().to_vec();
     newer[2] = 2;
     let welcome =
-        MonitorMessage::Welcome { version: promote::client::QUEUES + 1, loop_id: 1, segment_size: 8192 };
+        MonitorMessage::Welcome { version: promote::client::DECLINES + 1, loop_id: 1, segment_size: 8192 };
     let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Version };
     let answers = [newer, welcome.encode().as_bytes().to_vec(), refusal.encode().as_bytes().to_vec()];
     for (number, answer) in answers.into_iter().enumerate() {

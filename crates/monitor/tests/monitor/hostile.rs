@@ -79,7 +79,7 @@ fn nonsense_is_cut_off() {
     let end = near.as_fd();
     let offer = ClientMessage::Offer { token: token(1) }.encode();
     let withdraw = ClientMessage::Withdraw { token: token(1) }.encode();
-    let future = ClientMessage::Hello { version_min: 4, version_max: 9, name: Name::new("") }.encode();
+    let future = ClientMessage::Hello { version_min: 5, version_max: 9, name: Name::new("") }.encode();
     let hello = hello();
     let (hello, offer, withdraw) = (hello.as_bytes(), offer.as_bytes(), withdraw.as_bytes());
     let many = [end; 3];
@@ -158,7 +158,7 @@ fn a_flood_leaves_the_others_served() {
             }
             while let Some(answer) = flooder.receive().unwrap() {
                 match answer {
-                    Answer::Peer { .. } => {}
+                    Answer::Peer { .. } | Answer::Declined { .. } => {}
                     Answer::Refused { .. } => answered += 1,
                     answer => panic!("{answer:?}"),
                 }

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use promote::Reason;
+use promote::client::Answer;
 use testkit::process;
 use testkit::skip::{self, Skipped};
 
@@ -48,6 +49,40 @@ fn whose_the_other_end_is() {
     assert_eq!(peer(&mut a), (token(1), None));
     assert_eq!(refused(&mut a), (token(1), Reason::NoPeer));
     drop(a);
+    running.end();
+}
+
+/// Why the other endpoint is not offered is told before the refusal, whichever of the two comes first, and of that
+/// connection alone.
+#[test]
+fn why_the_other_end_is_declined() {
+    let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
+    drop(first);
+    let mut a = running.client_with_doorbells("a");
+    let mut b = running.client_with_doorbells("b");
+    for comes_first in [true, false] {
+        let (near, far) = connection("127.0.0.1", "127.0.0.1");
+        if comes_first {
+            offer(&mut a, 1, &near);
+        }
+        assert!(b.decline(Reason::IoUring, far.as_fd()));
+        if !comes_first {
+            // The monitor reads each client by itself: behind this answer it has read the decline.
+            let (other, _far) = connection("127.0.0.1", "127.0.0.1");
+            offer(&mut b, 2, &other);
+            assert_eq!(refused(&mut b), (token(2), Reason::NoPeer));
+            offer(&mut a, 1, &near);
+        }
+        match receive(&mut a) {
+            Answer::Declined { token: of, reason } => assert_eq!((of, reason), (token(1), Reason::IoUring)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(refused(&mut a), (token(1), Reason::NoPeer));
+        let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+        offer(&mut a, 3, &near);
+        assert_eq!(refused(&mut a), (token(3), Reason::NoPeer));
+    }
+    drop((a, b));
     running.end();
 }
 

@@ -1,6 +1,7 @@
 //! How the fields of a message lie in a packet, behind its header.
 
 use super::fields::{NAME_BYTES, Token};
+use crate::Reason;
 
 /// Version of the messages.
 pub const VERSION: u16 = 1;
@@ -156,5 +157,10 @@ impl<'a> Reader<'a> {
 
     pub(super) fn token(&mut self) -> Result<Token, DecodeError> {
         Token::new(self.u64()).ok_or(DecodeError::Token)
+    }
+
+    pub(super) fn reason(&mut self) -> Result<Reason, DecodeError> {
+        let number = self.u32();
+        Reason::of_number(number).ok_or(DecodeError::Reason(number))
     }
 }
