@@ -244,9 +244,14 @@ impl Waiting for SetWait<'_> {
                 Err(_) if told == 0 => return Break(-1),
                 Err(_) => {}
             }
-            if std::mem::take(&mut inner.rang) {
-                // Connections that a doorbell announced: a call that does not wait reports them, and they may be older than those found.
-                told = inner.collect_more(fd, room, told - in_rings, false);
+            let rang = std::mem::take(&mut inner.rang);
+            if rang || in_rings > 0 {
+                let kernels = inner.place_ends(room, told);
+                if rang {
+                    // Connections that a doorbell announced: a call that does not wait reports them, and they may be older than
+                    // those found.
+                    told = inner.collect_more(fd, room, kernels, false);
+                }
             }
             if told == 0 && share == 0 {
                 return Continue(Phase::Collect);

@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     list: Vec<u32>,
     /// What the last look found. Room that is kept.
     found: Vec<Found>,
+    /// Of what the kernel told last: sockets whose peers have ended. Likewise.
+    ended: Vec<Found>,
     /// When the newest bytes that were reported had been published.
     latest: u64,
     /// Promoted sockets by what the program has the kernel say about them.

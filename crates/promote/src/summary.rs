@@ -317,7 +317,7 @@ mod tests {
         summary.write(&mut text, "name", 7, None).unwrap();
         assert!(text.contains("\nmegapipe: name (7): its io_uring has SQPOLL: turn that off"), "{text}");
         text.clear();
-        summary.declined = Reason::IoUring as u64;
+        (summary.declined, summary.reasons[Reason::NoPeer.index()]) = (Reason::IoUring as u64, 0);
         assert_eq!(summary.declined(), None, "no connection is on TCP for it");
         summary.reasons[Reason::NoPeer.index()] = 1;
         summary.write(&mut text, "name", 7, None).unwrap();

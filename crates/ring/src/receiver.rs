@@ -189,7 +189,7 @@ impl Receiver {
         peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
 
-    /// When the other end last published bytes and saw none before them in its ring, in ticks of a clock that all
+    /// When the other end last published bytes or its end and saw none before them in its ring, in ticks of a clock that all
     /// ends share: anything at all, if that end is hostile.
     #[inline]
     pub fn published_at(&self) -> u64 {

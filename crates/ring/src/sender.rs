@@ -219,7 +219,11 @@ impl Sender {
     }
 
     /// This end sends nothing more, once [`Sender::recall`] is answered: FIN follows.
-    pub fn sends_no_more(&self) {
+    pub fn sends_no_more(&mut self) {
+        if self.refresh().is_ok() && self.tail == self.head {
+            // An end has its place among what other connections bring to the peer.
+            self.own.header().stamp.store(stamp::now(), Ordering::Relaxed);
+        }
         self.own.header().at_kernel.store(FINISHED, Ordering::Release);
         // LEAVE-PAIR: one who leaves sees it, or is seen behind this.
         full_fence();

@@ -158,7 +158,11 @@ impl Inner {
         kernels: usize,
         first: bool,
     ) -> usize {
+        if kernels == 0 {
+            self.ended.clear();
+        }
         self.found.clear();
+        let kernels = self.place_ends(events, kernels);
         self.collect_more(epfd, events, kernels, first)
     }
 
@@ -294,6 +298,7 @@ impl Inner {
     /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
     /// true ones, merged with the first `told` ones; returns how many there are in all.
     pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
+        self.ended.clear();
         let mut kept = told;
         for place in told..events.len() {
             let epoll_event { events: said, u64: data } = events[place];
@@ -312,11 +317,36 @@ impl Inner {
             if let Some(before) = before {
                 events[before].events |= is;
             } else if is != 0 {
-                events[kept] = epoll_event { events: is, u64: data };
+                let event = epoll_event { events: is, u64: data };
+                if let Some(number) = promoted.filter(|number| self.is_over(*number)) {
+                    self.ended.push(Found { since: 0, published: None, place: kept, number, event });
+                }
+                events[kept] = event;
                 kept += 1;
             }
         }
         kept
+    }
+
+    /// Whether the peer of a promoted socket has ended its sending: of such the kernel tells.
+    fn is_over(&self, number: u32) -> bool {
+        let guard = sockets::at(number).lock();
+        guard.promoted.as_deref().is_some_and(|promoted| promoted.connection.peer_has_finished())
+    }
+
+    /// Gives the ends that the kernel has just told of their places among the sockets found: `told` in all, of which
+    /// these come first. Returns how many of the others there are.
+    pub(crate) fn place_ends(&mut self, events: &mut [epoll_event], told: usize) -> usize {
+        let before = self.found.len();
+        for (nth, mut end) in self.ended.drain(..).enumerate() {
+            events[before + nth..=end.place].rotate_right(1);
+            end.place = before + nth;
+            self.found.push(end);
+        }
+        if self.found.len() > before {
+            self.put_in_order(events);
+        }
+        told - self.found.len()
     }
 
     /// The doorbell of a socket woke the set.

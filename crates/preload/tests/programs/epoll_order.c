@@ -62,18 +62,11 @@ static void converse(unsigned how)
     }
     close(listener);
     struct answer answer = {0, 0};
-    /* Until they are in memory, if they are to be. */
-    long end = milliseconds() + PATIENCE_MS;
     for (int which = 0; which < COUNT; which++)
-        for (int calm = 0, round = 0; eager() ? calm < 4 && milliseconds() < end : round < ROUNDS_PLAIN; round++) {
-            uint64_t before = came_by_tcp(fds[which]);
-            send_all(fds[which], "x", 1);
-            take_all(fds[which], &answer, sizeof answer);
-            calm = came_by_tcp(fds[which]) - before < sizeof answer ? calm + 1 : 0;
-            usleep(eager() ? 500 : 0);
-        }
+        warm_far(fds[which], 'x', &answer, sizeof answer);
     /* A round counts if the process was stopped in a wait: one that ends of itself at that moment may have looked before. */
-    for (int round = 0; judged < ROUNDS && milliseconds() < end + PATIENCE_MS; round++) {
+    long end = milliseconds() + PATIENCE_MS;
+    for (int round = 0; judged < ROUNDS && milliseconds() < end; round++) {
         int order[COUNT], count = 2 + next(&seed) % (COUNT - 1);
         for (int which = 0; which < COUNT; which++)
             order[which] = which;

@@ -11,10 +11,12 @@ static unsigned next(unsigned *seed)
     return *seed >> 16;
 }
 
-/* Takes one byte at each event, answers it or reports whose it was, and stops behind each wait that reported any. */
-static void takes(struct sockaddr_in at, int reports)
+/* Takes one byte at each event, answers it or reports whose it was, and stops behind each wait that reported any, and behind
+ * the first that reads from the pipe: in no wait, which may have looked at some connections already. */
+static void takes(struct sockaddr_in at, int stops, int reports)
 {
     int set = NEED(epoll_create1(0)), fds[COUNT];
+    NEED(add(set, stops, EPOLLIN, COUNT));
     for (int which = 0; which < COUNT; which++) {
         fds[which] = NEED(socket(AF_INET, SOCK_STREAM, 0));
         NEED(connect(fds[which], (struct sockaddr *)&at, sizeof at));
@@ -22,11 +24,15 @@ static void takes(struct sockaddr_in at, int reports)
     }
     for (;;) {
         struct epoll_event events[ROOM];
-        bool reported = false;
+        bool reported = false, stop = false;
         int ready = epoll_wait(set, events, ROOM, -1);
         for (int place = 0; place < ready; place++) {
             int which = events[place].data.u64;
             char byte;
+            if (which == COUNT) {
+                stop = NEED(read(stops, &byte, 1)) > 0;
+                continue;
+            }
             if (NEED(recv(fds[which], &byte, 1, 0)) == 0)
                 _exit(0);
             if (byte == ANSWERED) {
@@ -36,10 +42,10 @@ static void takes(struct sockaddr_in at, int reports)
             reported = true;
             NEED(write(reports, &(char){'0' + which}, 1));
         }
-        if (reported) {
+        if (reported)
             NEED(write(reports, "|", 1));
+        if (reported || stop)
             NEED(raise(SIGSTOP));
-        }
     }
 }
 
@@ -52,31 +58,23 @@ int main(void)
     sched_setaffinity(0, sizeof one, &one);
 
     struct sockaddr_in at;
-    int listener = listening(&at), fds[COUNT], reports[2], unread = 0;
+    int listener = listening(&at), fds[COUNT], stops[2], reports[2], unread = 0;
     unsigned seed = 11;
-    char byte = ANSWERED;
+    char byte;
+    NEED(pipe(stops));
     NEED(pipe(reports));
     pid_t child = NEED(fork());
     if (child == 0)
-        takes(at, reports[1]);
+        takes(at, stops[0], reports[1]);
     for (int which = 0; which < COUNT; which++) {
         fds[which] = NEED(accept(listener, NULL, NULL));
         int on = 1;
         NEED(setsockopt(fds[which], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
     }
     close(listener);
-    /* Until they are in memory, if they are to be. */
-    long end = milliseconds() + PATIENCE_MS;
     for (int which = 0; which < COUNT; which++)
-        for (int calm = 0, round = 0; eager() ? calm < 4 && milliseconds() < end : round < ROUNDS_PLAIN; round++) {
-            uint64_t before = came_by_tcp(fds[which]);
-            send_all(fds[which], &byte, 1);
-            take_all(fds[which], &byte, 1);
-            calm = came_by_tcp(fds[which]) == before ? calm + 1 : 0;
-            usleep(eager() ? 500 : 0);
-        }
-    wait_until(child, 'S');
-    NEED(kill(child, SIGSTOP));
+        warm_far(fds[which], ANSWERED, &byte, 1);
+    NEED(write(stops[1], "s", 1));
     wait_until(child, 'T');
     for (int step = 0; step < STEPS; step++) {
         char line[64] = "";

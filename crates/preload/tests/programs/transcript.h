@@ -253,6 +253,20 @@ static UNUSED void warm(struct pair pair)
     }
 }
 
+/* The same of a connection whose other end, in another process, answers this byte with so many. */
+static UNUSED void warm_far(int fd, char ask, void *answer, size_t length)
+{
+    long end = milliseconds() + PATIENCE_MS;
+    int calm = 0;
+    for (int round = 0; eager() ? calm < 4 && milliseconds() < end : round < ROUNDS_PLAIN; round++) {
+        uint64_t before = came_by_tcp(fd);
+        send_all(fd, &ask, 1);
+        take_all(fd, answer, length);
+        calm = came_by_tcp(fd) - before < length ? calm + 1 : 0;
+        usleep(eager() ? 500 : 0);
+    }
+}
+
 /* A connection that was promoted, if any are. */
 static UNUSED struct pair promoted(void)
 {

@@ -1,0 +1,122 @@
+/* As epoll_order.c, with connections that their peer closes among those that it writes to: ends, of which the kernel tells,
+ * have their place among bytes that it knows nothing of. */
+#include "transcript.h"
+#include <sched.h>
+
+enum { COUNT = 4, ROUNDS = 24, ANSWERED = 'a' };
+
+static unsigned next(unsigned *seed)
+{
+    *seed = *seed * 1664525 + 1013904223;
+    return *seed >> 16;
+}
+
+/* Connects, and reports whose bytes and ends came, and where a wait ended, until all have ended. What comes by the pipe stops
+ * this process before it waits again. */
+static void takes(struct sockaddr_in at, unsigned how, int stops, int reports)
+{
+    int set = NEED(epoll_create1(0)), fds[COUNT], left = COUNT;
+    NEED(add(set, stops, EPOLLIN, COUNT));
+    for (int which = 0; which < COUNT; which++) {
+        fds[which] = NEED(socket(AF_INET, SOCK_STREAM, 0));
+        NEED(connect(fds[which], (struct sockaddr *)&at, sizeof at));
+        NEED(add(set, fds[which], EPOLLIN | how, which));
+    }
+    while (left > 0) {
+        struct epoll_event events[COUNT + 1];
+        bool reported = false, stop = false;
+        int ready = NEED(epoll_wait(set, events, COUNT + 1, -1));
+        for (int place = 0; place < ready; place++) {
+            int which = events[place].data.u64;
+            char byte;
+            if (which == COUNT) {
+                stop = NEED(read(stops, &byte, 1)) > 0;
+                continue;
+            }
+            ssize_t count = NEED(recv(fds[which], &byte, 1, 0));
+            if (count > 0 && byte == ANSWERED) {
+                send_all(fds[which], &byte, 1);
+                continue;
+            }
+            reported = true;
+            NEED(write(reports, &(char){(count > 0 ? '0' : 'a') + which}, 1));
+            if (count == 0) {
+                left--;
+                close(fds[which]);
+            }
+        }
+        if (reported)
+            NEED(write(reports, "|", 1));
+        if (stop)
+            NEED(raise(SIGSTOP));
+    }
+    _exit(0);
+}
+
+/* One wait, behind bytes and ends in an order of chance. */
+static void converse(unsigned how, unsigned *seed)
+{
+    struct sockaddr_in at;
+    int listener = listening(&at), fds[COUNT], stops[2], reports[2], order[COUNT];
+    NEED(pipe(stops));
+    NEED(pipe(reports));
+    pid_t child = NEED(fork());
+    if (child == 0)
+        takes(at, how, stops[0], reports[1]);
+    for (int which = 0; which < COUNT; which++) {
+        int on = 1;
+        fds[which] = NEED(accept(listener, NULL, NULL));
+        NEED(setsockopt(fds[which], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    }
+    close(listener);
+    for (int which = 0; which < COUNT; which++) {
+        char answer;
+        warm_far(fds[which], ANSWERED, &answer, sizeof answer);
+        order[which] = which;
+    }
+    NEED(write(stops[1], "s", 1));
+    wait_until(child, 'T');
+    for (int which = COUNT - 1; which > 0; which--) {
+        int other = next(seed) % (which + 1), here = order[which];
+        order[which] = order[other];
+        order[other] = here;
+    }
+    char line[COUNT + 1];
+    for (int which = 0; which < COUNT; which++) {
+        int fd = fds[order[which]];
+        bool ends = next(seed) % 2;
+        line[which] = (ends ? 'a' : '0') + order[which];
+        if (ends)
+            close(fd);
+        else
+            send_all(fd, "x", 1);
+        fds[order[which]] = ends ? -1 : fd;
+    }
+    line[COUNT] = ':';
+    NEED(kill(child, SIGCONT));
+    char reported[COUNT + 1];
+    for (int which = 0; which <= COUNT; which++)
+        NEED(read(reports[0], &reported[which], 1));
+    say("%s %.*s %.*s", how ? "edges" : "levels", COUNT + 1, line, COUNT + 1, reported);
+    for (int which = 0; which < COUNT; which++)
+        if (fds[which] >= 0)
+            close(fds[which]);
+    status_of(child);
+    for (int end = 0; end < 2; end++) {
+        close(stops[end]);
+        close(reports[end]);
+    }
+}
+
+int main(void)
+{
+    /* Bytes that are sent on one CPU arrive in their order. */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    unsigned seed = 5;
+    for (int round = 0; round < ROUNDS; round++)
+        converse(round % 2 ? EPOLLET : 0, &seed);
+    return 0;
+}
