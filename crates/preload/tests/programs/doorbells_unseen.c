@@ -1,5 +1,6 @@
 /* A program that slept for its messages in calls of libc, and then waits by a system call of its own, is woken by a peer that
  * sleeps for the answer, however that does. */
+#include "own_call.h"
 #include "transcript.h"
 
 enum { ROUNDS = 20 };
@@ -42,7 +43,9 @@ static int wait_unseen(int round, int set)
 {
     struct pollfd one = {pair.client, POLLIN, 0};
     struct epoll_event event;
-    return round % 2 ? syscall(SYS_poll, &one, 1, 10000) : syscall(SYS_epoll_pwait, set, &event, 1, 10000, NULL, 8);
+    struct timespec most = {10, 0};
+    return round % 2 ? own_call(SYS_ppoll, (long)&one, 1, (long)&most, 0, 0)
+                     : own_call(SYS_epoll_pwait, set, (long)&event, 1, 10000, 0);
 }
 
 int main(void)
@@ -52,11 +55,11 @@ int main(void)
         pthread_t thread;
         NEED(-pthread_create(&thread, NULL, asks, NULL));
         char byte;
-        int set = NEED(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)), woken = 0;
+        int set = NEED(own_call(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0, 0)), woken = 0;
         struct epoll_event event = {.events = EPOLLIN};
         for (int round = 0; round < 2 * ROUNDS; round++) {
             if (round == ROUNDS)
-                NEED(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.client, &event));
+                NEED(own_call(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.client, (long)&event, 0));
             if (round >= ROUNDS)
                 woken += wait_unseen(round, set) == 1;
             take_all(pair.client, &byte, 1);
