@@ -137,7 +137,6 @@ impl From<PartitionError> for Errno {
         match error {
             PartitionError::NotTcp => Errno(libc::EOPNOTSUPP),
             PartitionError::NotBound => Errno(libc::EDESTADDRREQ),
-            PartitionError::NoReusePort => INVALID,
             PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => Errno(libc::E2BIG),
             PartitionError::Io(error) => error.into(),
         }

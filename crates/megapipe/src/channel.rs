@@ -183,8 +183,8 @@ impl Channel {
     /// own all members of a listener whose masks matter. A process that dies takes the connections
     /// in its accept queues with it; with io_uring its listeners may live some milliseconds longer.
     ///
-    /// `listener` is a bound TCP socket with SO_REUSEPORT set before bind(2). It stays the
-    /// caller's; it need not listen, and must stay open only until all channels joined. If it
+    /// `listener` is a bound TCP socket, which gets SO_REUSEPORT if it has none; the process has to
+    /// run as the user who made it. It stays the caller's; it need not listen, and must stay open only until all channels joined. If it
     /// listens already, the first channel shares it. When that channel has left, the socket goes
     /// on listening for the caller, as one with an empty mask, until the caller closes it.
     ///

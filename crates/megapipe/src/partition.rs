@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use socket2::{SockAddr, SockRef, Socket};
+use socket2::{SockAddr, SockFilter, SockRef, Socket};
 use steering::{JoinError, Owner, Slot, SlowPath, Steering};
 use sys::reuseport;
 use thiserror::Error;
@@ -60,9 +60,6 @@ pub enum PartitionError {
     /// The socket has no address yet.
     #[error("the socket is not bound; bind it first")]
     NotBound,
-    /// SO_REUSEPORT was not set before bind(2).
-    #[error("the socket lacks SO_REUSEPORT; set it before bind")]
-    NoReusePort,
     /// The masks need a longer program than the kernel takes.
     #[error(
         "the cpu masks need {instructions} instructions, and the kernel takes 4096; use fewer or simpler masks"
@@ -92,7 +89,7 @@ impl From<PartitionError> for io::Error {
     fn from(error: PartitionError) -> Self {
         match error {
             PartitionError::Io(error) => error,
-            PartitionError::NotTcp | PartitionError::NotBound | PartitionError::NoReusePort => {
+            PartitionError::NotTcp | PartitionError::NotBound => {
                 io::Error::new(io::ErrorKind::InvalidInput, error)
             }
             PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => {
@@ -292,9 +289,35 @@ fn check(given: &SockRef<'_>) -> Result<SockAddr, PartitionError> {
         return Err(PartitionError::NotBound);
     }
     if !given.reuse_port()? {
-        return Err(PartitionError::NoReusePort);
+        // The kernel compares the flags of now when another socket is bound (`inet_csk_bind_conflict`).
+        given.set_reuse_port(true)?;
+        if given.is_listener()? {
+            bring_into_a_group(given, &address)?;
+        }
     }
     Ok(address)
+}
+
+/// A socket that listened before it had SO_REUSEPORT gets a group when the next one on its address listens
+/// (`reuseport_add_sock`), which is one that drops the SYNs it may be given: their clients send them again.
+fn bring_into_a_group(given: &SockRef<'_>, address: &SockAddr) -> io::Result<()> {
+    const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let next = sibling(given, address)?;
+    next.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
+    next.bind(address)?;
+    next.listen(1)
+}
+
+/// A socket for the address of another one.
+fn sibling(given: &SockRef<'_>, address: &SockAddr) -> io::Result<Socket> {
+    let socket = Socket::new(address.domain(), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+    socket.set_reuse_port(true)?;
+    socket.set_reuse_address(given.reuse_address()?)?;
+    socket.set_tcp_nodelay(given.tcp_nodelay()?)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(given.only_v6()?)?;
+    }
+    Ok(socket)
 }
 
 /// Address and network namespace: the same address in two namespaces is two listeners.
@@ -316,13 +339,7 @@ fn open_member(
     let fd = if shared {
         listener.try_clone_to_owned()?
     } else {
-        let socket = Socket::new(address.domain(), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
-        socket.set_reuse_port(true)?;
-        socket.set_reuse_address(given.reuse_address()?)?;
-        socket.set_tcp_nodelay(given.tcp_nodelay()?)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(given.only_v6()?)?;
-        }
+        let socket = sibling(given, address)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)?;
         OwnedFd::from(socket)
@@ -363,7 +380,6 @@ mod tests {
 
     fn bound() -> Socket {
         let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_reuse_port(true).unwrap();
         socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         socket
     }
@@ -373,9 +389,6 @@ mod tests {
         let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
         assert!(matches!(refused, Err(PartitionError::NotBound)));
-        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
-        assert!(matches!(refused, Err(PartitionError::NoReusePort)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ int main(void)
 	mp_handle listeners[2];
 	int plain, listener, accepted = 0;
 
-	plain = bound_socket(SOCK_STREAM, 0, &addr);
+	plain = bound_socket(SOCK_DGRAM, 0, &addr);
 	CPU_ZERO(&masks[0]);
 	CPU_ZERO(&masks[1]);
 	for (int cpu = 0; cpu < CPU_SETSIZE / 8; cpu++)
@@ -18,7 +18,7 @@ int main(void)
 	EQUAL(mp_register(channels[0], plain, NULL, &masks[0], 0), -EINVAL);
 	EQUAL(mp_register(channels[0], -1, NULL, &masks[0], sizeof(masks[0])), -EBADF);
 
-	listener = bound_socket(SOCK_STREAM, 1, &addr);
+	listener = bound_socket(SOCK_STREAM, 0, &addr);
 	for (int i = 0; i < 2; i++) {
 		listeners[i] = mp_register(channels[i], listener, NULL, &masks[i], sizeof(masks[i]));
 		CHECK(listeners[i] > 0);

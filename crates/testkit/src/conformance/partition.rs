@@ -43,7 +43,7 @@ pub(super) struct Member {
     pub(super) listener: Handle,
 }
 
-pub(super) fn join(fixture: &Fixture, socket: &Socket, mask: &CpuSet) -> Member {
+pub(super) fn join(fixture: &Fixture, socket: &impl AsFd, mask: &CpuSet) -> Member {
     let mut driver = fixture.driver();
     let listener = driver.register_partitioned(socket.as_fd(), 0, mask).unwrap();
     driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
@@ -97,15 +97,21 @@ pub fn masks_steer_by_cpu(fixture: &mut Fixture) -> Verdict {
             assert_eq!((first.count(), second.count()), (FEW, MORE));
         }
     }
+    // A listener that nobody meant to share, which has a connection already.
+    let alone = net::listener();
+    let address = alone.local_addr().unwrap();
+    let _earlier = net::connect_to(address);
+    let mut first = join(fixture, &alone, &CpuSet::of(a));
+    assert_eq!(first.count(), 1);
+    let mut second = join(fixture, &alone, &CpuSet::of(b));
+    let _peers = (connect_from(a, address, FEW), connect_from(b, address, MORE));
+    assert_eq!((first.count(), second.count()), (FEW, MORE));
     // What cannot be shared is refused, with its reason.
     let mut driver = fixture.driver();
-    let alone = net::listener();
-    let refused = driver.register_partitioned(alone.as_fd(), 0, &CpuSet::of(a));
-    assert!(matches!(refused, Err(RegisterError::Partition(PartitionError::NoReusePort))));
     let (unix, _peer) = net::unix_pair(Type::STREAM);
     let refused = driver.register_partitioned(unix.as_fd(), 0, &CpuSet::of(a));
     assert!(matches!(refused, Err(RegisterError::Partition(PartitionError::NotTcp))));
-    let handle = driver.register(alone, 0).unwrap();
+    let handle = driver.register(net::listener(), 0).unwrap();
     let Err(ControlError::Io(error)) = driver.set_cpu_mask(handle, &CpuSet::of(a)) else { panic!() };
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     Ok(())
