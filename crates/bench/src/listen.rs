@@ -174,7 +174,7 @@ fn measure(
         "connections_per_s": load.requests / plan.length.as_secs_f64(),
         "answered": load.requests,
         "errors": load.failures,
-        "unfinished": load.unfinished,
+        "unfinished": load.unanswered,
         "slow": load.slow,
         "stuck": load.stuck,
         "p50_us": load.p50_us,

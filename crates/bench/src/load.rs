@@ -146,7 +146,7 @@ pub struct Outcome {
     /// With a rate: nanoseconds by which the client sent a request late although a connection was free. It is
     /// part of the above, and the client's own fault.
     pub lag: Histogram<u64>,
-    /// With a rate: requests of the window that had no answer at the end.
+    /// Requests of the window that had no answer at the end.
     pub unanswered: u64,
     /// Requests that were answered in the window.
     pub answered_in_window: u64,
@@ -154,15 +154,12 @@ pub struct Outcome {
     pub answered: u64,
     /// Connections that failed.
     pub failures: u64,
-    /// Requests under way at the end.
-    pub unfinished: usize,
 }
 
 impl Outcome {
     fn new() -> Self {
         let (latencies, lag) = (histogram(), histogram());
-        let (unanswered, answered_in_window, answered, failures, unfinished) = (0, 0, 0, 0, 0);
-        Self { latencies, lag, unanswered, answered_in_window, answered, failures, unfinished }
+        Self { latencies, lag, unanswered: 0, answered_in_window: 0, answered: 0, failures: 0 }
     }
 
     fn add(&mut self, other: Self) {
@@ -172,7 +169,6 @@ impl Outcome {
         self.answered_in_window += other.answered_in_window;
         self.answered += other.answered;
         self.failures += other.failures;
-        self.unfinished += other.unfinished;
     }
 }
 

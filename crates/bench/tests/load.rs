@@ -120,7 +120,7 @@ fn answers_of_each_kind_are_found_whole() {
         let outcome = load::run(&asked).unwrap();
         assert!(outcome.answered_in_window > 0, "{request:?}: {outcome:?}");
         assert_eq!(outcome.latencies.len(), outcome.answered_in_window, "{request:?}");
-        assert_eq!((outcome.failures, outcome.unfinished), (0, 0), "{request:?}");
+        assert_eq!((outcome.failures, outcome.unanswered), (0, 0), "{request:?}");
     }
 }
 

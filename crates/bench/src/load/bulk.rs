@@ -1,6 +1,7 @@
 //! Bulk transfers: one connection on which bytes go one way as fast as they can, by calls that wait.
 
 use std::io::{ErrorKind, Read};
+use std::iter;
 
 use super::{CHECK_INTERVAL, LoadError, Meter, Options, Outcome, Request, socket};
 
@@ -22,5 +23,5 @@ pub(super) fn run(options: &Options, mut meter: Meter) -> Result<Outcome, LoadEr
         };
         meter.add_bytes(moved.map_err(failed)?);
     }
-    Ok(meter.finish(0))
+    Ok(meter.finish(iter::empty(), false))
 }

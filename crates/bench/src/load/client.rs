@@ -235,13 +235,10 @@ impl<W: Wire> Client<'_, W> {
 
     /// What was recorded, with what is due and has no answer.
     fn finish(mut self) -> Outcome {
-        let now = self.meter.now();
-        let unfinished = self.connections.iter().filter_map(|connection| connection.since);
-        let count = unfinished.clone().count();
-        if self.schedule.is_open() {
-            let waiting = std::iter::from_fn(|| self.schedule.next(now, count));
-            unfinished.chain(waiting).for_each(|since| self.meter.unanswered(since, now));
-        }
-        self.meter.finish(count)
+        let (now, is_open) = (self.meter.now(), self.schedule.is_open());
+        let under_way = self.connections.iter().filter_map(|connection| connection.since);
+        // In a closed loop nothing else is due.
+        let waiting = std::iter::from_fn(|| self.schedule.next(now, usize::MAX));
+        self.meter.finish(under_way.chain(waiting), is_open)
     }
 }

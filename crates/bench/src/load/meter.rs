@@ -131,18 +131,17 @@ impl Meter {
         if failures > most { Err(LoadError::Server(failures, cause)) } else { Ok(()) }
     }
 
-    /// A request that was due has no answer.
-    pub(super) fn unanswered(&mut self, due: u64, now: u64) {
-        if self.control.window.contains(&due) {
-            self.outcome.latencies.saturating_record(now - due);
+    /// What was recorded, with requests that have no answer, some of which were due by a schedule.
+    pub(super) fn finish(mut self, unanswered: impl Iterator<Item = u64>, were_due: bool) -> Outcome {
+        let now = self.now();
+        for since in unanswered.filter(|since| self.control.window.contains(since)) {
             self.outcome.unanswered += 1;
+            if were_due {
+                self.outcome.latencies.saturating_record(now - since);
+            }
         }
-    }
-
-    pub(super) fn finish(mut self, unfinished: usize) -> Outcome {
         self.outcome.answered = self.counts().transactions.load(Ordering::Relaxed);
         self.outcome.failures = self.counts().failures.load(Ordering::Relaxed);
-        self.outcome.unfinished = unfinished;
         self.outcome
     }
 }

@@ -28,8 +28,8 @@ pub struct Report {
     pub cpu_s: Option<f64>,
     /// Connections that failed.
     pub failures: u64,
-    /// Requests under way at the end.
-    pub unfinished: usize,
+    /// Requests without an answer at the end.
+    pub unanswered: u64,
     /// Latencies of more than 10 ms: a user would notice them beside the others.
     pub slow: u64,
     /// Latencies of more than 400 ms: only a worker that does not go on causes them, not one that waits for a CPU.
@@ -63,6 +63,6 @@ impl Part for Options {
         raise_open_files(u64::MAX)?;
         let all = super::run(&self)?;
         let report = Report::of(&all.latencies, self.window, all.answered_in_window, all.answered);
-        print(&Report { failures: all.failures, unfinished: all.unfinished, ..report })
+        print(&Report { failures: all.failures, unanswered: all.unanswered, ..report })
     }
 }
