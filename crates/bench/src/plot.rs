@@ -31,22 +31,19 @@ fn svg(summary: &Summary) -> String {
     let captions = distinct(rows.iter().map(caption));
     // Subjects have the order of the table, and with it their colours.
     let subjects = distinct(rows.iter().map(|row| row.subject.clone()));
-    let width = PANEL.0 * captions.len();
-    let in_line = (width / ENTRY.0).max(1);
-    let legend = ENTRY.1 * (subjects.len().div_ceil(in_line) + 1);
+    let legend = LINE * (subjects.len() + 1);
+    let (width, height) = (PANEL.0 * captions.len(), legend + PANEL.1 * view.plotted.len());
     let mut svg = String::new();
-    let height = legend + PANEL.1 * view.plotted.len();
-    let font = r#"font-family="sans-serif" font-size="12""#;
     // Writing to a String cannot fail; so for all below.
     let _ = writeln!(
         svg,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {font}>
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
 <rect width="100%" height="100%" fill="white"/>"#
     );
     for (index, name) in subjects.iter().enumerate() {
-        let (x, y) = (index % in_line * ENTRY.0 + 20, (index / in_line + 1) * ENTRY.1);
-        let _ = writeln!(svg, r#"<path d="M{x} {y}h20" stroke="{}" stroke-width="3"/>"#, colour(index));
-        words(&mut svg, (x as f64 + 26.0, y as f64 + 4.0), "start", name);
+        let y = (index + 1) * LINE;
+        let _ = writeln!(svg, r#"<path d="M20 {y}h20" stroke="{}" stroke-width="3"/>"#, colour(index));
+        words(&mut svg, (46.0, y as f64 + 4.0), "start", name);
     }
     let figures = view.plotted.iter();
     let figures = figures.filter_map(|name| view.figures.iter().find(|figure| figure.heading == *name));
@@ -62,9 +59,7 @@ fn svg(summary: &Summary) -> String {
             };
             let mut points = of_panel.filter_map(point).filter(|point| point.2 > 0.0).collect::<Vec<_>>();
             points.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
-            if !points.is_empty() {
-                panel(&mut svg, view.point[along].heading, figure.heading, &points);
-            }
+            panel(&mut svg, view.point[along].heading, figure.heading, &points);
             svg.push_str("</g>\n");
         }
     }
@@ -95,23 +90,28 @@ fn number(value: &str) -> Option<f64> {
     Some(if let [number] = numbers[..] { number } else { numbers.len() as f64 })
 }
 
-/// Curves of points, which are subject, x and y.
+/// Curves of points, which are subject, x and y. Values of x are spread evenly; y is logarithmic.
 fn panel(svg: &mut String, x_name: &str, y_name: &str, points: &[(usize, f64, f64)]) {
-    let x = Axis::of(points.iter().map(|point| point.1), true);
-    let y = Axis::of(points.iter().map(|point| point.2), false);
-    let [right, foot] = [PANEL.0 as f64 - 20.0, PANEL.1 as f64 - 50.0];
-    let across = |value: f64| LEFT + x.share(value) * (right - LEFT);
-    let up = |value: f64| foot - y.share(value) * (foot - TOP);
-    let _ = writeln!(svg, r#"<path d="M{LEFT} {TOP}V{foot}H{right}" fill="none" stroke="black"/>"#);
-    words(svg, ((LEFT + right) / 2.0, foot + 36.0), "middle", x_name);
-    words(svg, (8.0, TOP - 8.0), "start", y_name);
     let mut ticks = points.iter().map(|point| point.1).collect::<Vec<_>>();
     ticks.sort_by(f64::total_cmp);
     ticks.dedup();
-    for value in ticks {
-        words(svg, (across(value), foot + 16.0), "middle", &value.to_string());
+    let heights = points.iter().map(|point| point.2);
+    let (from, to) =
+        (heights.clone().fold(f64::INFINITY, f64::min) * 0.8, heights.fold(0.0, f64::max) * 1.25);
+    let [right, foot] = [PANEL.0 as f64 - 20.0, PANEL.1 as f64 - 50.0];
+    let across = |x: f64| {
+        let place = ticks.iter().take_while(|tick| **tick < x).count() as f64;
+        LEFT + (place + 0.5) / ticks.len() as f64 * (right - LEFT)
+    };
+    let up = |y: f64| foot - (y / from).ln() / (to / from).ln() * (foot - TOP);
+    let _ = writeln!(svg, r#"<path d="M{LEFT} {TOP}V{foot}H{right}" fill="none" stroke="black"/>"#);
+    words(svg, ((LEFT + right) / 2.0, foot + 36.0), "middle", x_name);
+    words(svg, (8.0, TOP - 8.0), "start", y_name);
+    for tick in &ticks {
+        words(svg, (across(*tick), foot + 16.0), "middle", &tick.to_string());
     }
-    for value in y.ticks() {
+    let values = (-9..12).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
+    for value in values.filter(|value| (from..to).contains(value)) {
         words(svg, (LEFT - 6.0, up(value) + 4.0), "end", &value.to_string());
         let _ = writeln!(svg, r#"<path d="M{LEFT} {:.1}H{right}" stroke="lightgrey"/>"#, up(value));
     }
@@ -132,58 +132,14 @@ fn words(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
     let _ = writeln!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{words}</text>"#);
 }
 
-/// What an axis shows of values above 0. Those of one magnitude begin at nought, unless they are to be spread, so
-/// that lengths can be compared.
-struct Axis {
-    from: f64,
-    to: f64,
-    is_logarithmic: bool,
-}
-
-impl Axis {
-    fn of(values: impl Iterator<Item = f64>, is_spread: bool) -> Axis {
-        let ends = values.fold((f64::INFINITY, 0.0_f64), |ends, one| (ends.0.min(one), ends.1.max(one)));
-        let (from, to) = (ends.0 * 0.8, ends.1 * 1.25);
-        let is_logarithmic = is_spread || to > from * MAGNITUDES;
-        Axis { from: if is_logarithmic { from } else { 0.0 }, to, is_logarithmic }
-    }
-
-    /// How far along the axis a value lies, from 0 to 1.
-    fn share(&self, value: f64) -> f64 {
-        match self.is_logarithmic {
-            true => (value / self.from).ln() / (self.to / self.from).ln(),
-            false => value / self.to,
-        }
-    }
-
-    /// Powers of ten, or some multiples of one.
-    fn ticks(&self) -> Vec<f64> {
-        let power = |value: f64| 10_f64.powf(value.log10().floor());
-        if self.is_logarithmic {
-            let powers = std::iter::successors(Some(power(self.from) * 10.0), |last| Some(last * 10.0));
-            return powers.take_while(|value| *value < self.to).collect();
-        }
-        let step = power(self.to);
-        let step = [0.1, 0.2, 0.5, 1.0].map(|part| part * step).into_iter().find(|step| self.to / step < 8.0);
-        let step = step.unwrap_or(self.to);
-        // Without what computing them added.
-        let digits = (1.0 - step.log10().floor()).max(0.0) as usize;
-        let ticks = (0..).map(|count| f64::from(count) * step).take_while(|value| *value < self.to);
-        ticks.filter_map(|value| format!("{value:.digits$}").parse().ok()).collect()
-    }
-}
-
 /// Neighbours lie a golden angle apart.
 fn colour(index: usize) -> String {
     format!("hsl({}, 70%, 45%)", index * 137 % 360)
 }
 
-/// From this ratio of the largest to the smallest value on, the axis is logarithmic.
-const MAGNITUDES: f64 = 30.0;
-
-/// Pixels: of a panel, and of an entry of the legend.
+/// Pixels: of a panel, and of a line of the legend.
 const PANEL: (usize, usize) = (480, 380);
-const ENTRY: (usize, usize) = (145, 22);
+const LINE: usize = 22;
 
 /// Where the axes of a panel meet, and end.
 const LEFT: f64 = 70.0;
