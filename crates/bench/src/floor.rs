@@ -5,18 +5,21 @@
 //! has reset the connections, all closes, and reads its CPU clock between. Nothing ever waits, so there is no wake-up,
 //! no readiness call and no cold start in these figures.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use socket2::{Domain, Protocol, Socket, Type};
 use testkit::process::thread_cpu_time;
 
 use crate::cpu::{self, CpuSet};
+use crate::record::Record;
 
 /// Nanoseconds of CPU time of each call on the server's CPU.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Floor {
     /// Bytes of a message.
     pub size: usize,
@@ -82,6 +85,37 @@ pub fn measure(server: usize, client: &CpuSet, size: usize) -> io::Result<Floor>
         floor.close_ns += share * sides.timed(connections, close)?;
     }
     Ok(floor)
+}
+
+impl Floor {
+    /// Nanoseconds per transaction if entering the kernel cost nothing, which is the bound for batching, and if each
+    /// call enters it. Accept, the first receive and send, and close happen once for a connection, and spread over its
+    /// transactions.
+    fn per_transaction(&self, transactions: f64) -> [f64; 2] {
+        let once = self.accept_ns + self.first_recv_ns + self.first_send_ns + self.close_ns;
+        let with = (once + (transactions - 1.0) * (self.recv_ns + self.send_ns)) / transactions;
+        [with - (2.0 / transactions + 2.0) * self.entry_ns, with]
+    }
+}
+
+/// The floor under each measurement, as measurements of `floor` and `floor+entries` at the same point.
+pub(crate) fn at_points(records: &[Record]) -> Vec<Record> {
+    let under = |record: &Record| {
+        let transactions = record.number("transactions")?;
+        let is_its = |floor: &&Record| {
+            floor.kind() == "floor"
+                && ["size", "round"].iter().all(|name| floor.field(name) == record.field(name))
+        };
+        let [without, with] = records.iter().find(is_its)?.read::<Floor>()?.per_transaction(transactions);
+        let of = |engine: &str, ns: f64| {
+            let point = ["transactions", "size", "connections", "server_cpus", "rate", "round"];
+            let point = point.map(|name| (name, record.field(name)));
+            Record::new("measurement", BTreeMap::from(point))
+                .with(json!({ "engine": engine, "server_cpu_ns_per_transaction": ns }))
+        };
+        Some([of("floor", without), of("floor+entries", with)])
+    };
+    records.iter().filter_map(under).flatten().collect()
 }
 
 /// The CPUs of both.

@@ -1,5 +1,6 @@
 //! Rounds made into figures: medians, and each subject beside its baselines.
 
+use crate::floor;
 use crate::record::Record;
 use crate::view::{Figure, Ratio, View};
 
@@ -57,9 +58,9 @@ impl Summary {
     /// Of the records that the view shows.
     pub fn of(view: &'static View, records: &[Record]) -> Self {
         let mut rows: Vec<Row> = Vec::new();
-        let derived = (view.derived)(records);
-        for record in records.iter().filter(|record| view.shows(record)).chain(&derived) {
-            let point = view.point.iter().map(|key| (key.of)(record)).collect::<Vec<_>>();
+        let floors = floor::at_points(records);
+        for record in records.iter().chain(&floors).filter(|record| view.shows(record)) {
+            let point = view.point.iter().map(|key| key.of(record)).collect::<Vec<_>>();
             let subject = record.text(view.subject);
             match rows.iter_mut().find(|row| row.point == point && row.subject == subject) {
                 Some(row) => row.rounds.push(record.clone()),
@@ -92,7 +93,7 @@ impl Summary {
             let value = (figure.of)(&row.rounds[at])?;
             let others = baselines.iter().filter_map(|other| (figure.of)(same_round(row, at, other)?));
             let other = others.min_by(f64::total_cmp)?;
-            Some(if ratio.times && !figure.more { other / value } else { value / other })
+            Some(if ratio.inverse { other / value } else { value / other })
         };
         Spread::of((0..row.rounds.len()).filter_map(of))
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::record::{self, Record};
 use crate::summary::{Row, Spread, Summary};
 use crate::view::{Figure, Over};
-use crate::views::VIEWS;
+use crate::views::{VIEWS, notes};
 
 /// A table for each view that shows some of the records: medians over the rounds, and medians of the
 /// ratios within rounds. Below them, what was absent.
@@ -19,7 +19,7 @@ pub fn render(records: &[Record]) -> String {
         let (constant, table) = table(&summary);
         // Writing to a String cannot fail; so for all below.
         let _ = write!(text, "{}{constant}\n{table}", view.title);
-        for note in (view.notes)(&summary) {
+        for note in notes(&summary) {
             let _ = writeln!(text, "{note}");
         }
         text.push('\n');

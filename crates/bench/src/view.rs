@@ -1,7 +1,6 @@
 //! What the records of a scenario are about: their points, their figures, and what is compared.
 
 use crate::record::Record;
-use crate::summary::Summary;
 
 /// The records of one kind, as tables and plots show them.
 #[derive(Debug)]
@@ -19,10 +18,6 @@ pub struct View {
     pub figures: &'static [Figure],
     /// Headings of figures, of which a plot has a line of panels each; none: no plot.
     pub plotted: &'static [&'static str],
-    /// Subjects that are made from other records of the run.
-    pub derived: fn(&[Record]) -> Vec<Record>,
-    /// What a user should know or do.
-    pub notes: fn(&Summary) -> Vec<String>,
 }
 
 /// A dimension of points.
@@ -30,8 +25,8 @@ pub struct View {
 pub struct Key {
     /// Its name in tables and plots.
     pub heading: &'static str,
-    /// Its value in a record.
-    pub of: fn(&Record) -> String,
+    /// The field of records that has its value.
+    pub field: &'static str,
 }
 
 /// A number that each record has, or some have.
@@ -45,8 +40,6 @@ pub struct Figure {
     pub of: fn(&Record) -> Option<f64>,
     /// What is shown of the rounds' values.
     pub over: Over,
-    /// Whether more of it is better.
-    pub more: bool,
     /// What it is compared with.
     pub ratios: &'static [Ratio],
 }
@@ -69,8 +62,8 @@ pub struct Ratio {
     pub heading: &'static str,
     /// Subjects to compare with: of the first group of which one was measured at the point, that with least.
     pub to: &'static [&'static [&'static str]],
-    /// Whether the ratio says how many times as good it is, rather than how many times as much.
-    pub times: bool,
+    /// Whether it says how many times as little it is, rather than how many times as much.
+    pub inverse: bool,
     /// What is shown of the rounds' ratios.
     pub over: Over,
 }
@@ -78,16 +71,7 @@ pub struct Ratio {
 impl View {
     /// Without anything that scenarios may leave out.
     pub const fn new(title: &'static str, kind: &'static str, subject: &'static str) -> Self {
-        Self {
-            title,
-            kind,
-            subject,
-            point: &[],
-            figures: &[],
-            plotted: &[],
-            derived: |_| Vec::new(),
-            notes: |_| Vec::new(),
-        }
+        Self { title, kind, subject, point: &[], figures: &[], plotted: &[] }
     }
 
     /// Whether it shows a record.
@@ -96,15 +80,26 @@ impl View {
     }
 }
 
+impl Key {
+    /// Its value in a record. A rate says that a loop was open.
+    pub fn of(&self, record: &Record) -> String {
+        match (self.field, record.number("rate")) {
+            ("rate", Some(_)) => "open".to_owned(),
+            ("rate", None) => "closed".to_owned(),
+            (field, _) => record.text(field),
+        }
+    }
+}
+
 impl Ratio {
     /// How many times as much as of these.
     pub const fn to(heading: &'static str, to: &'static [&'static [&'static str]]) -> Self {
-        Self { heading, to, times: false, over: Over::Median }
+        Self { heading, to, inverse: false, over: Over::Median }
     }
 
-    /// How many times as good.
-    pub const fn times(self) -> Self {
-        Self { times: true, ..self }
+    /// How many times as little.
+    pub const fn inverse(self) -> Self {
+        Self { inverse: true, ..self }
     }
 
     /// The same with the smallest and largest ratio.
@@ -114,14 +109,9 @@ impl Ratio {
 }
 
 impl Figure {
-    /// The median of a figure of which less is better.
+    /// The median.
     pub const fn new(heading: &'static str, digits: usize, of: fn(&Record) -> Option<f64>) -> Self {
-        Self { heading, digits, of, over: Over::Median, more: false, ratios: &[] }
-    }
-
-    /// The same of which more is better.
-    pub const fn more(self) -> Self {
-        Self { more: true, ..self }
+        Self { heading, digits, of, over: Over::Median, ratios: &[] }
     }
 
     /// The same with another choice of the rounds' values.
