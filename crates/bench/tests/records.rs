@@ -106,25 +106,26 @@ fn a_disturbed_run_says_so() {
 }
 
 #[test]
-fn a_part_of_the_records_of_a_run_can_be_shown() {
+fn the_command_shows_the_records_of_a_run() {
     let bench = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe-bench"));
         command.arg("show").args(arguments).current_dir(root()).output().unwrap()
     };
     let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shown.svg");
-    let only = ["--only", "app=redis,operation=get", "--plot", picture.to_str().unwrap()];
-    let output = bench(&[&["bench-results/apps/apps.jsonl"], &only[..]].concat());
+    let output = bench(&["bench-results/promotion/stream.jsonl", "--plot", picture.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("app redis, operation get") && text.contains("megapipe"), "{text}");
+    assert!(text.contains("memcpy") && text.contains("placement two-cores"), "{text}");
     let svg = fs::read_to_string(&picture).unwrap();
-    assert!(svg.contains("app redis, operation get") && !svg.contains("nginx"), "{svg}");
-    // Three transports on three numbers of connections.
-    assert_eq!(svg.matches("<circle").count(), 9, "{svg}");
-    let none = ["bench-results/apps/apps.jsonl", "--only", "app=none", "--plot", "/nonexistent/plot.svg"];
+    assert!(svg.contains("placement two-cores") && svg.contains("MB/s"), "{svg}");
+    // A point for each row, below the title and the headings.
+    assert_eq!(svg.matches("<circle").count(), text.trim().lines().count() - 2, "{svg}");
     for (arguments, words) in [
         (&["/nonexistent"][..], "name a file that --json wrote"),
         (&["Cargo.toml"], "line 1 is not a record"),
-        (&none, "nothing was measured that has a plot"),
+        (
+            &["bench-results/tcp/all.jsonl", "--plot", "/nonexistent/plot.svg"],
+            "nothing was measured that has a plot",
+        ),
     ] {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(1));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bench::Reason;
-use bench::record::{self, Record};
+use bench::record;
 use bench::run::{Run, RunError, Scenario};
 use bench::{options, plot, table};
 use clap::Args;
@@ -31,9 +31,6 @@ pub(super) struct Measure<S: Args> {
 pub(super) struct Show {
     /// One JSON object per line; any version's
     file: PathBuf,
-    /// Leave out measurements of which a field is something else, such as app=redis,operation=get
-    #[arg(long, value_delimiter = ',', value_name = "FIELD=VALUE", value_parser = field)]
-    only: Vec<(String, String)>,
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
@@ -70,17 +67,13 @@ impl<S: Args + Scenario> Measure<S> {
 
 impl Show {
     pub(super) fn run(self) -> Result<bool, Reason> {
-        let mut records = record::read(&self.file)?;
-        let is_wanted = |record: &Record| self.only.iter().all(|(name, value)| record.text(name) == *value);
-        records.retain(|record| !record.is_measurement() || is_wanted(record));
+        let records = record::read(&self.file)?;
         if let Some(file) = &self.plot {
             plot::draw(&records, file)?;
         }
         let table = table::render(&records);
         if table.trim().is_empty() {
-            let file = self.file.display();
-            let hint = "it has none, or --only names a field or value that none has";
-            return Err(format!("{file}: no measurement to show: {hint}").into());
+            return Err(format!("{}: it has no measurement to show", self.file.display()).into());
         }
         print(&table)?;
         Ok(true)
@@ -122,9 +115,4 @@ fn json_file(name: &str) -> Result<PathBuf, &'static str> {
         "-" => Err("standard output has the table; name a file (./- is a file too)"),
         _ => Ok(PathBuf::from(name)),
     }
-}
-
-fn field(text: &str) -> Result<(String, String), &'static str> {
-    let (name, value) = text.split_once('=').ok_or("give a field and its value, such as app=redis")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
