@@ -162,6 +162,21 @@ pub fn until_ended(what: &str, child: &mut Child) -> ExitStatus {
     until(what, || child.try_wait().expect("a child of this process"))
 }
 
+/// The children of a process, of whichever thread.
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let lists = lists.flatten().collect::<Vec<_>>();
+    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Sends a signal to a process that this test, or what it started, has started and not waited for.
+pub fn signal(pid: u32, signal: libc::c_int) {
+    // SAFETY: plain system call.
+    let sent = unsafe { libc::kill(pid as libc::pid_t, signal) };
+    assert_eq!(sent, 0, "{}", io::Error::last_os_error());
+}
+
 /// A child process that is ended with the test, whatever becomes of that.
 pub struct Fosterling(Child);
 

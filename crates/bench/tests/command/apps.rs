@@ -188,7 +188,7 @@ fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
             let all = seen.iter().map(|&process| command(process)).collect::<String>();
             ["monitor\0", "memcached\0", "part\0load\0"].iter().all(|name| all.contains(name))
         });
-        signal(&run, last);
+        signal(run.id(), last);
         let status = wait(&mut run);
         until(|| seen.iter().all(|&process| command(process).is_empty()));
         if last == libc::SIGINT {

@@ -143,7 +143,7 @@ fn ctrl_c_keeps_what_was_measured() {
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let seen = || fs::read_to_string(&files.json).unwrap_or_default();
     until(|| seen().matches(r#""record":"measurement""#).count() >= 2);
-    signal(&run, libc::SIGINT);
+    signal(run.id(), libc::SIGINT);
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let [table, notes] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());

@@ -119,7 +119,7 @@ fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
         until(|| children(run.id()).len() == 2);
         // Neither would its own end nor SIGKILL leave anything.
         assert_eq!(left(), Vec::<PathBuf>::new());
-        signal(&run, signal_number);
+        signal(run.id(), signal_number);
         assert_eq!(wait(&mut run).code(), Some(130));
     }
     fs::remove_dir(&folder).unwrap();

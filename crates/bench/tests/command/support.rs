@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use serde_json::Value;
 use testkit::confine;
 use testkit::process::{self, Fosterling, built, preload_library};
+pub(crate) use testkit::process::{children, signal};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe-bench");
 
@@ -104,26 +105,12 @@ pub(crate) fn of_kind<'all>(records: &'all [Value], kind: &str) -> Vec<&'all Val
     records.iter().filter(|record| record["record"] == kind).collect()
 }
 
-pub(crate) fn signal(child: &Child, signal: i32) {
-    // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
-}
-
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
-    process::until("an end", || child.try_wait().unwrap())
+    process::until_ended("an end", child)
 }
 
 pub(crate) fn until(mut condition: impl FnMut() -> bool) {
     process::until("a condition", || condition().then_some(()));
-}
-
-pub(crate) fn children(parent: u32) -> Vec<u32> {
-    let is_child = |process: &u32| {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        status.lines().any(|line| line == format!("PPid:\t{parent}"))
-    };
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }
 
 /// The command line of a process; empty when it has ended.

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(crate) use testkit::programs::find;
-
 use testkit::process::{Fosterling, enter_own_network, pin_to, preload_library, until};
+pub(crate) use testkit::process::{children, signal};
 use testkit::programs::Program;
+pub(crate) use testkit::programs::find;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 /// CAP_BPF of linux/capability.h.
@@ -197,13 +197,7 @@ pub(crate) fn listeners(port: u16) -> usize {
     tables.iter().flatten().map(|table| table.lines().skip(1).filter(listens).count()).sum()
 }
 
-/// The children of a process.
-pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-/// The same with theirs, and so on.
+/// The children of a process, and theirs, and so on.
 fn descendants(pid: u32) -> Vec<u32> {
     children(pid).into_iter().flat_map(|child| std::iter::once(child).chain(descendants(child))).collect()
 }
@@ -214,11 +208,6 @@ pub(crate) fn asleep(pid: u32) {
         let status = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         status.rsplit_once(") ")?.1.starts_with('S').then_some(())
     });
-}
-
-pub(crate) fn signal(pid: u32, signal: libc::c_int) {
-    // SAFETY: a process that the test started, and has not waited for.
-    assert_eq!(unsafe { libc::kill(pid as libc::pid_t, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
 /// A connection that has sent its request.
