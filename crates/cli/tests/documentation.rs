@@ -3,12 +3,14 @@
 use std::fs;
 use std::process::Command;
 
+use testkit::net::Scratch;
+
 #[test]
 fn man_pages_and_completions_are_written() {
-    let directory = std::env::temp_dir().join(format!("megapipe-docs-{}", std::process::id()));
+    let directory = Scratch::new();
     let status = Command::new(env!("CARGO_BIN_EXE_megapipe"))
         .arg("generate-docs")
-        .arg(&directory)
+        .arg(&*directory)
         .status()
         .expect("the binary runs");
     assert!(status.success());
@@ -38,7 +40,6 @@ fn man_pages_and_completions_are_written() {
         assert!(read(path).contains("interval"), "{path}");
     }
     assert!(!read("man/megapipe.1").contains("generate"), "a hidden verb has no page");
-    fs::remove_dir_all(directory).expect("removal");
 }
 
 #[test]

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use testkit::net::Scratch;
+
 #[test]
 fn uninstall_leaves_what_was_there_before() {
-    let scratch = Scratch::new("uninstall");
+    let scratch = Build::new();
     let scratch = &scratch.0;
     let stage = scratch.join("stage");
     let foreign = ["usr/local/bin", "usr/local/share/man/man3"];
@@ -42,7 +44,7 @@ fn uninstall_leaves_what_was_there_before() {
 
 #[test]
 fn install_makes_the_directory_that_destdir_names() {
-    let scratch = Scratch::new("destdir");
+    let scratch = Build::new();
     let stage = scratch.0.join("not/there/yet");
     run(&scratch.0, &stage, "install");
     assert!(stage.join("usr/local/bin/megapipe").exists());
@@ -52,7 +54,7 @@ fn install_makes_the_directory_that_destdir_names() {
 
 #[test]
 fn install_replaces_files_by_rename() {
-    let scratch = Scratch::new("rename");
+    let scratch = Build::new();
     let stage = scratch.0.join("stage");
     run(&scratch.0, &stage, "install");
     let installed = stage.join("usr/local/lib/megapipe/libmegapipe_preload.so");
@@ -74,7 +76,7 @@ fn install_replaces_files_by_rename() {
 /// first client; one of the socket only means that there is none.
 #[test]
 fn units_start_what_was_installed_and_never_fail_a_client() {
-    let scratch = Scratch::new("units");
+    let scratch = Build::new();
     let stage = scratch.0.join("stage");
     run(&scratch.0, &stage, "install");
     let unit = |kind: &str| {
@@ -92,12 +94,11 @@ fn units_start_what_was_installed_and_never_fail_a_client() {
 }
 
 /// A directory with what `make build` would have built.
-struct Scratch(PathBuf);
+struct Build(Scratch);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("install-{}-{name}", std::process::id()));
+impl Build {
+    fn new() -> Build {
+        let path = Scratch::new();
         let built = path.join("target/release");
         fs::create_dir_all(&built).unwrap();
         fs::copy(env!("CARGO_BIN_EXE_megapipe"), built.join("megapipe")).unwrap();
@@ -110,13 +111,7 @@ impl Scratch {
         ] {
             fs::write(built.join(library), "stands for a library, which the script only copies").unwrap();
         }
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Build(path)
     }
 }
 

@@ -15,19 +15,17 @@ use std::time::{Duration, Instant};
 use promote::client::{Options, SharedMapping};
 use promote::wire::Token;
 use promote::{Answer, Client, Reason};
-use testkit::net::until_deserted;
+use testkit::net::{Scratch, until_deserted};
 use testkit::process::{Fosterling, PATIENCE, copy_program, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 /// A directory of one test.
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("megapipe-cli-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        let place = Place(path);
+    fn new() -> Place {
+        let place = Place(Scratch::new());
         fs::write(place.file("policy.toml"), "same_user = true\n").unwrap();
         place
     }
@@ -50,12 +48,6 @@ impl Place {
         command.args(["--log-format", "json", "--metrics"]).arg(self.file("metrics"));
         command.stderr(Stdio::piped());
         command
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -149,7 +141,7 @@ fn said(output: &std::process::Output) -> String {
 
 #[test]
 fn a_promoted_connection_outlives_its_monitor() {
-    let place = Place::new("outlives");
+    let place = Place::new();
     let mut command = place.command();
     command.arg("--socket").arg(place.file("socket"));
     let mut first = Running::start(&mut command);
@@ -215,7 +207,7 @@ fn client_end() -> TcpStream {
 
 #[test]
 fn who_waits_hears_of_the_end() {
-    let place = Place::new("end");
+    let place = Place::new();
     let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
     let mut client = connected(&place.options());
     let (near, _far) = connection();
@@ -235,7 +227,7 @@ fn who_waits_hears_of_the_end() {
 
 #[test]
 fn the_policy_is_read_again() {
-    let place = Place::new("policy");
+    let place = Place::new();
     fs::write(place.file("policy.toml"), "same_user = false\n").unwrap();
     let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
     let mut client = connected(&place.options());
@@ -270,7 +262,7 @@ fn the_policy_is_read_again() {
 /// metrics.
 #[test]
 fn what_lies_at_its_places_is_not_deleted() {
-    let place = Place::new("places");
+    let place = Place::new();
     let file = place.file("file");
     fs::write(&file, "precious").unwrap();
     let directory = place.file("directory");
@@ -362,7 +354,7 @@ fn what_lies_at_its_places_is_not_deleted() {
 /// A file that happens to have the name of the lock stays, too.
 #[test]
 fn a_file_with_the_name_of_the_lock_stays() {
-    let place = Place::new("lock");
+    let place = Place::new();
     fs::write(place.file("socket.lock"), "precious").unwrap();
     let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
     monitor.signal(rustix::process::Signal::TERM);
@@ -378,7 +370,7 @@ fn only_the_owner_or_root_replaces_a_dead_socket() {
         return;
     }
     const STRANGER: u32 = 65_534;
-    let place = Place::new("owner");
+    let place = Place::new();
     fs::set_permissions(&place.0, PermissionsExt::from_mode(0o777)).unwrap();
     // The stranger may not be able to reach the program where it was built.
     let program = place.file("program");
@@ -408,7 +400,7 @@ fn only_the_owner_or_root_replaces_a_dead_socket() {
 
 #[test]
 fn errors_name_places_as_they_were_given() {
-    let place = Place::new("named");
+    let place = Place::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().to_string();
     let absent = place.file("absent/metrics");
@@ -423,7 +415,7 @@ fn errors_name_places_as_they_were_given() {
 
 #[test]
 fn a_level_of_the_log_that_is_none_is_named() {
-    let place = Place::new("level");
+    let place = Place::new();
     let mut command = place.command();
     command.arg("--socket").arg(place.file("socket")).env("MEGAPIPE_LOG", "loud");
     let mut child = Fosterling::start(&mut command);
@@ -437,7 +429,7 @@ fn a_level_of_the_log_that_is_none_is_named() {
 /// Whoever reads the log may go: the line is lost, and the monitor serves on.
 #[test]
 fn it_outlives_whoever_reads_its_log() {
-    let place = Place::new("unread");
+    let place = Place::new();
     let mut command = place.command();
     let mut monitor = Running::start(
         command
@@ -478,7 +470,7 @@ fn it_outlives_whoever_reads_its_log() {
 /// Also where an error has several lines, as those of a policy have.
 #[test]
 fn an_event_is_one_line_of_text() {
-    let place = Place::new("line");
+    let place = Place::new();
     let mut command = Command::new(PROGRAM);
     command.arg("monitor").arg("--config").arg(place.file("policy.toml")).env_remove("MEGAPIPE_LOG");
     command.arg("--socket").arg(place.file("socket")).stderr(Stdio::piped());
@@ -501,7 +493,7 @@ fn an_event_is_one_line_of_text() {
 /// Without a signal, which nobody sends to a monitor on demand.
 #[test]
 fn a_changed_policy_holds_from_the_next_client_on() {
-    let place = Place::new("rereads");
+    let place = Place::new();
     fs::write(place.file("policy.toml"), "same_user = false\n").unwrap();
     let mut command = place.command();
     let _monitor = Running::start(command.arg("--socket").arg(place.file("socket")));
@@ -529,7 +521,7 @@ fn a_changed_policy_holds_from_the_next_client_on() {
 /// which a shell knows before it becomes the monitor.
 #[test]
 fn a_service_manager_hands_over_its_socket() {
-    let place = Place::new("activation");
+    let place = Place::new();
     let listener = sys::packet::listen(&place.file("socket"), 16).unwrap();
     // It waits before there is a monitor.
     let mut client = Client::connect(&place.options()).unwrap();

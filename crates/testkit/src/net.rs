@@ -1,14 +1,17 @@
 //! Real sockets on loopback.
 
 use std::collections::hash_map::RandomState;
+use std::fs::Permissions;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use tempfile::TempDir;
 
 use crate::driver::WATCHDOG;
 use crate::process::until;
@@ -184,31 +187,31 @@ pub fn reset_on_drop(socket: &impl AsFd) {
     SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO)).expect("SO_LINGER is always allowed");
 }
 
-/// A path in a directory of this test's own, which is removed on drop.
-pub struct Scratch {
-    directory: PathBuf,
-}
+/// A directory of this test's own, which every user may enter, and which is removed on drop.
+pub struct Scratch(TempDir);
 
 impl Scratch {
-    /// Makes the directory.
+    /// Makes it.
     #[allow(clippy::new_without_default)] // makes a directory: not a default value
     pub fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("megapipe-test-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("the temporary directory is writable");
-        Scratch { directory }
-    }
-
-    /// A path in it.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        let directory = tempfile::Builder::new().prefix("megapipe-test-").tempdir();
+        let directory = directory.expect("the temporary directory is writable");
+        let all = Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), all).expect("a directory of this user");
+        Scratch(directory)
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Rubbish in a temporary directory is no reason to fail a test.
-        let _ = std::fs::remove_dir_all(&self.directory);
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        self
     }
 }

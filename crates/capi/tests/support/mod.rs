@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::net::Scratch;
+use testkit::programs::find;
+
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// One of the two forms of libmegapipe.
 pub(crate) struct Library {
     /// Holds libmegapipe.so or libmegapipe.a, and what is built against it.
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: Scratch,
     shared: bool,
 }
 
@@ -28,7 +31,7 @@ pub(crate) enum Outcome {
 impl Library {
     /// Linked from the static one as `make install` does.
     pub(crate) fn shared() -> Library {
-        let directory = fresh_directory("shared");
+        let directory = Scratch::new();
         let file = directory.join("libmegapipe.so.0");
         let linked = Command::new(root().join("crates/capi/link.sh"))
             .arg(static_library())
@@ -41,7 +44,7 @@ impl Library {
     }
 
     pub(crate) fn fixed() -> Library {
-        Library { directory: fresh_directory("static"), shared: false }
+        Library { directory: Scratch::new(), shared: false }
     }
 
     /// Installs the library, the header and the pkg-config file, and returns the
@@ -78,20 +81,13 @@ impl Library {
     fn link_arguments(&self) -> Vec<PathBuf> {
         if self.shared {
             let mut search = std::ffi::OsString::from("-L");
-            search.push(&self.directory);
+            search.push(&*self.directory);
             vec![search.into(), "-lmegapipe".into()]
         } else {
             let mut arguments = vec![static_library()];
             arguments.extend(["-lgcc_s", "-lpthread", "-ldl", "-lm"].map(PathBuf::from));
             arguments
         }
-    }
-}
-
-impl Drop for Library {
-    fn drop(&mut self) {
-        // What is left behind costs room, nothing else.
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -135,8 +131,7 @@ pub(crate) fn engines() -> Vec<&'static str> {
 }
 
 pub(crate) fn has_program(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+    find(name).is_some()
 }
 
 /// Builds one program; the compiler's words if it refuses.
@@ -171,7 +166,7 @@ pub(crate) fn run(program: &Path, library: &Library, engine: &str, wrapper: &[&s
     };
     let child = command
         .env("MEGAPIPE_ENGINE", engine)
-        .env("LD_LIBRARY_PATH", &library.directory)
+        .env("LD_LIBRARY_PATH", &*library.directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -201,14 +196,4 @@ pub(crate) fn run(program: &Path, library: &Library, engine: &str, wrapper: &[&s
         Some(77) => Outcome::Skipped(out.trim_start_matches("SKIPPED: ").trim().to_owned()),
         _ => Outcome::Failed(format!("{status}: {out}{err}")),
     }
-}
-
-/// An empty directory of this test program and form of the library.
-fn fresh_directory(form: &str) -> PathBuf {
-    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let name = format!("{form}-{}-{number}", std::process::id());
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::create_dir_all(&directory).expect("a directory");
-    directory
 }

@@ -1,13 +1,11 @@
 //! `megapipe doctor` as people and programs meet it: the real binary, also where the system gives it less.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use testkit::confine;
+use testkit::net::Scratch;
 
 mod subject;
 mod tun;
@@ -48,19 +46,17 @@ fn is_root(test: &str) -> bool {
 }
 
 /// A copy of the binary that every user may run, removed when dropped: the build directory may be private.
-struct PublicBinary(PathBuf);
+struct PublicBinary(Scratch);
 
 impl PublicBinary {
-    fn new(test: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("megapipe-{test}-{}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory");
+    fn new() -> Self {
+        let directory = Scratch::new();
         let path = directory.join("megapipe");
         // A program of its own copies: a descriptor of ours, open for writing, could slip into another test's child,
         // and the copy would be "busy".
         let copied =
             Command::new("install").args(["-m", "755", env!("CARGO_BIN_EXE_megapipe")]).arg(&path).status();
         assert!(copied.is_ok_and(|status| status.success()), "the binary is copied");
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("permissions");
         Self(directory)
     }
 
@@ -68,12 +64,6 @@ impl PublicBinary {
         let mut command = Command::new(self.0.join("megapipe"));
         command.uid(NOBODY).gid(NOBODY).env_remove("MEGAPIPE_ENGINE").env_remove("MEGAPIPE_DISABLE");
         command
-    }
-}
-
-impl Drop for PublicBinary {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a leftover in the temporary directory harms nobody
     }
 }
 
@@ -203,7 +193,7 @@ fn an_unprivileged_user_gets_a_full_report() {
     if !is_root("an_unprivileged_user_gets_a_full_report") {
         return;
     }
-    let binary = PublicBinary::new("unprivileged");
+    let binary = PublicBinary::new();
     let (status, report) = doctor_json(&mut binary.command());
     assert_eq!(status, Some(0));
     let (_, as_root) = doctor_json(&mut megapipe());
@@ -221,7 +211,7 @@ fn short_lockable_memory_is_shown_and_epoll_can_be_asked_for() {
     if !is_root("short_lockable_memory_is_shown_and_epoll_can_be_asked_for") {
         return;
     }
-    let binary = PublicBinary::new("memlock");
+    let binary = PublicBinary::new();
     // Nothing at all; enough for a small ring, not for a channel's.
     for bytes in [0, 64 << 10] {
         let (status, report) = doctor_json(confine::with_locked_memory(&mut binary.command(), bytes));

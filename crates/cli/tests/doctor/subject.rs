@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testkit::net::Scratch;
 use testkit::process::{Fosterling, listening_monitor, preload_library, start_monitor, until};
 
 use super::{NOBODY, PublicBinary, finding, is_root, megapipe};
@@ -15,14 +16,12 @@ use super::{NOBODY, PublicBinary, finding, is_root, megapipe};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 /// A directory of one test, removed when dropped.
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
-    fn new(test: &str) -> Place {
+    fn new() -> Place {
         preload_library();
-        let path = std::env::temp_dir().join(format!("megapipe-subject-{}-{test}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Place(path)
+        Place(Scratch::new())
     }
 
     fn socket(&self) -> PathBuf {
@@ -39,12 +38,6 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn has_python3() -> bool {
     Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -58,7 +51,7 @@ fn of_area<'a>(report: &'a Value, area: &str, name: &str) -> &'a Value {
 
 #[test]
 fn what_stands_in_the_way_of_a_program_is_named() {
-    let place = Place::new("program");
+    let place = Place::new();
     let monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
     let source = place.0.join("hello.c");
     fs::write(&source, "int main(void) { return 0; }\n").unwrap();
@@ -90,7 +83,7 @@ fn what_stands_in_the_way_of_a_program_is_named() {
 /// The policy is that of the monitor that answers, whichever file it was started with.
 #[test]
 fn the_policy_is_that_of_the_reached_monitor() {
-    let place = Place::new("policy");
+    let place = Place::new();
     let policy = place.0.join("policy.toml");
     let own = rustix::process::geteuid().as_raw();
     fs::write(&policy, "same_user = false\n").unwrap();
@@ -144,7 +137,7 @@ fn a_file_that_another_users_monitor_names_is_not_opened() {
     if !is_root(NAME) {
         return;
     }
-    let (place, binary) = (Place::new("foreign"), PublicBinary::new("foreign"));
+    let (place, binary) = (Place::new(), PublicBinary::new());
     std::os::unix::fs::chown(&place.0, Some(NOBODY), Some(NOBODY)).unwrap();
     let policy = place.0.join("policy.toml");
     fs::write(&policy, format!("same_user = false\n[[deny]]\none = {{ uid = [{NOBODY}] }}\nother = {{}}\n"))
@@ -166,7 +159,7 @@ fn a_file_that_another_users_monitor_names_is_not_opened() {
 /// The process under Megapipe, beside it, and gone.
 #[test]
 fn a_process_is_under_megapipe_or_not() {
-    let place = Place::new("process");
+    let place = Place::new();
     if !has_python3() {
         return println!("SKIPPED a_process_is_under_megapipe_or_not: no python3");
     }
@@ -221,7 +214,7 @@ sys.stdin.read()";
 /// What `megapipe run` cannot execute for want of an interpreter, `megapipe doctor` does not call fine.
 #[test]
 fn a_missing_interpreter_is_found() {
-    let place = Place::new("interpreter");
+    let place = Place::new();
     let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
     let script = |name: &str, line: &str| {
         let path = place.0.join(name);
@@ -253,7 +246,7 @@ fn a_missing_interpreter_is_found() {
 /// Some programs are several, by the name that they are called by: redis-server is a link to redis-check-rdb.
 #[test]
 fn a_program_keeps_the_name_that_was_asked_for() {
-    let place = Place::new("link");
+    let place = Place::new();
     let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
     let (link, target) = (place.0.join("asked"), fs::canonicalize("/bin/sleep").unwrap());
     std::os::unix::fs::symlink(&target, &link).unwrap();
@@ -275,7 +268,7 @@ fn a_program_keeps_the_name_that_was_asked_for() {
 /// nginx and redis write a title over their environment.
 #[test]
 fn an_overwritten_environment_is_not_called_empty() {
-    let place = Place::new("overwritten");
+    let place = Place::new();
     let (source, program) = (place.0.join("overwrite.c"), place.0.join("overwrite"));
     let text = "#include <string.h>
 #include <unistd.h>
@@ -310,7 +303,7 @@ int main(void) {
 /// MEGAPIPE_MONITOR named its monitor, but cannot be read any more: the process' own connection says it.
 #[test]
 fn a_monitor_is_found_of_a_program_that_overwrote_its_environment() {
-    let place = Place::new("connected");
+    let place = Place::new();
     let (source, program) = (place.0.join("overwrite.c"), place.0.join("overwrite"));
     let text = "#include <arpa/inet.h>
 #include <string.h>
@@ -363,7 +356,7 @@ int main(void) {
 #[test]
 fn sockets_of_a_program_without_the_library_are_left_alone() {
     const NAME: &str = "sockets_of_a_program_without_the_library_are_left_alone";
-    let place = Place::new("left-alone");
+    let place = Place::new();
     if !has_python3() {
         return println!("SKIPPED {NAME}: no python3");
     }
@@ -389,7 +382,7 @@ sys.stdin.read()";
 /// A program that is as it should be, connected to one that is not under Megapipe.
 #[test]
 fn what_is_missing_at_the_other_side_is_the_next_step() {
-    let place = Place::new("other-side");
+    let place = Place::new();
     if !has_python3() {
         return println!("SKIPPED what_is_missing_at_the_other_side_is_the_next_step: no python3");
     }
@@ -435,7 +428,7 @@ sys.stdin.read()";
 #[test]
 fn a_ring_at_the_other_side_is_named() {
     const NAME: &str = "a_ring_at_the_other_side_is_named";
-    let place = Place::new("ring-beyond");
+    let place = Place::new();
     if !has_python3() {
         return println!("SKIPPED {NAME}: no python3");
     }

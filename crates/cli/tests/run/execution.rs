@@ -11,7 +11,7 @@ use crate::support::{PAIR, PROGRAM, Place, clean, library, output, python, text}
 
 #[test]
 fn exit_status_arguments_and_output_are_the_programs() {
-    let place = Place::new("status");
+    let place = Place::new();
     let _monitor = place.monitor();
     let ended = output(place.run().args(["--", "sh", "-c", "echo \"$0 $1\"; exit 7", "--stats", "-x"]));
     assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(7), "--stats -x\n".into()));
@@ -23,7 +23,7 @@ fn exit_status_arguments_and_output_are_the_programs() {
 
 #[test]
 fn a_signal_ends_the_program_itself() {
-    let place = Place::new("signal");
+    let place = Place::new();
     let _monitor = place.monitor();
     let mut sleeper = Fosterling::start(place.run().args(["sleep", "1000"]));
     let pid = sleeper.child().id();
@@ -40,7 +40,7 @@ fn a_signal_ends_the_program_itself() {
 
 #[test]
 fn ignored_signals_stay_as_they_were() {
-    let place = Place::new("ignored");
+    let place = Place::new();
     let _monitor = place.monitor();
     let bit = |signal: i32| 1u64 << (signal - 1);
     let ignored = |dispositions: &'static str| {
@@ -77,7 +77,7 @@ fn ignored_signals_stay_as_they_were() {
 
 #[test]
 fn standard_input_and_the_directory_are_the_programs() {
-    let place = Place::new("input");
+    let place = Place::new();
     let _monitor = place.monitor();
     let mut child = Fosterling::start(place.run().arg("cat").stdin(Stdio::piped()).stdout(Stdio::piped()));
     child.child().stdin.take().unwrap().write_all(b"as it is").unwrap();
@@ -99,7 +99,7 @@ fn standard_input_and_the_directory_are_the_programs() {
 
 #[test]
 fn a_relative_program_and_a_script_run() {
-    let place = Place::new("relative");
+    let place = Place::new();
     let _monitor = place.monitor();
     fs::create_dir(place.file("below")).unwrap();
     place.script("below/tool", "#!/bin/sh\necho \"$0 $1 $LD_PRELOAD\"\n");
@@ -115,7 +115,7 @@ fn a_relative_program_and_a_script_run() {
 
 #[test]
 fn other_preloaded_libraries_are_kept_behind_it() {
-    let place = Place::new("preload");
+    let place = Place::new();
     let _monitor = place.monitor();
     let other = place.compile("other.so", "int other(void) { return 1; }\n", &["-shared", "-fPIC"]).unwrap();
     let mut command = place.run();
@@ -127,7 +127,7 @@ fn other_preloaded_libraries_are_kept_behind_it() {
 
 #[test]
 fn a_program_with_address_sanitizer_runs() {
-    let place = Place::new("address");
+    let place = Place::new();
     let _monitor = place.monitor();
     let Some(program) = place
         .compile("clean", "int main(void) { return 5; }\n", &["-fsanitize=address", "-shared-libasan"])
@@ -148,7 +148,7 @@ fn a_program_with_address_sanitizer_runs() {
 
 #[test]
 fn what_cannot_run_is_told_with_its_remedy() {
-    let place = Place::new("errors");
+    let place = Place::new();
     let _monitor = place.monitor();
     fs::write(place.file("data"), "no program").unwrap();
     place.script("orphan", "#!/nowhere/interpreter\n");
@@ -201,7 +201,7 @@ fn what_cannot_run_is_told_with_its_remedy() {
 #[test]
 fn a_summary_that_the_log_does_not_take_goes_to_standard_error() {
     need_python!("a_summary_that_the_log_does_not_take_goes_to_standard_error");
-    let place = Place::new("lost-log");
+    let place = Place::new();
     let _monitor = place.monitor();
     let mut command = place.run();
     let ended =
@@ -212,7 +212,7 @@ fn a_summary_that_the_log_does_not_take_goes_to_standard_error() {
 
 #[test]
 fn the_library_is_found_where_it_is_installed() {
-    let place = Place::new("installed");
+    let place = Place::new();
     let _monitor = place.monitor();
     fs::create_dir(place.file("bin")).unwrap();
     let program = place.file("bin/megapipe");

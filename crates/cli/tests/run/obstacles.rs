@@ -26,7 +26,7 @@ fn warned(command: &mut Command) -> (String, String) {
 
 #[test]
 fn a_dynamic_program_is_no_matter() {
-    let place = Place::new("dynamic");
+    let place = Place::new();
     let _monitor = place.monitor();
     let program = place.compile("hello", HELLO, &[]).unwrap();
     let ended = output(place.run().arg(&program));
@@ -36,7 +36,7 @@ fn a_dynamic_program_is_no_matter() {
 
 #[test]
 fn a_static_program_runs_with_a_warning() {
-    let place = Place::new("static");
+    let place = Place::new();
     let _monitor = place.monitor();
     for (name, flags) in [("static", &["-static"][..]), ("static-pie", &["-static-pie", "-fPIE"])] {
         let Some(program) = place.compile(name, HELLO, flags) else {
@@ -59,7 +59,7 @@ fn a_static_program_runs_with_a_warning() {
 
 #[test]
 fn a_program_of_gos_linker_gets_no_library() {
-    let place = Place::new("go");
+    let place = Place::new();
     let _monitor = place.monitor();
     let source =
         format!("{HELLO}\n__asm__(\".pushsection .go.buildinfo,\\\"a\\\"\\n.byte 0\\n.popsection\\n\");\n");
@@ -71,7 +71,7 @@ fn a_program_of_gos_linker_gets_no_library() {
 
 #[test]
 fn a_program_of_another_libc_or_processor_gets_no_library() {
-    let place = Place::new("libc");
+    let place = Place::new();
     let _monitor = place.monitor();
     // glibc's loader, under the name of another libc's.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
@@ -99,7 +99,7 @@ fn a_program_of_another_libc_or_processor_gets_no_library() {
 
 #[test]
 fn a_library_that_the_loader_refuses_is_left_out() {
-    let place = Place::new("refused");
+    let place = Place::new();
     let _monitor = place.monitor();
     place.compile("libgone.so", "int gone(void) { return 1; }\n", &["-shared", "-fPIC"]).unwrap();
     let directory = format!("-L{}", place.path().display());
@@ -116,7 +116,7 @@ fn a_library_that_the_loader_refuses_is_left_out() {
 
 #[test]
 fn a_program_of_an_older_glibc_gets_no_library() {
-    let place = Place::new("glibc");
+    let place = Place::new();
     let _monitor = place.monitor();
     let Some((libc, at, length)) = this_glibc() else {
         println!("SKIPPED a_program_of_an_older_glibc_gets_no_library: this libc.so.6 names no release");
@@ -162,7 +162,7 @@ fn this_glibc() -> Option<(PathBuf, usize, usize)> {
 
 #[test]
 fn what_the_program_itself_lacks_is_not_said_of_the_library() {
-    let place = Place::new("lacking");
+    let place = Place::new();
     let _monitor = place.monitor();
     place.compile("libgone.so", "int gone(void) { return 1; }\n", &["-shared", "-fPIC"]).unwrap();
     let directory = format!("-L{}", place.path().display());
@@ -176,7 +176,7 @@ fn what_the_program_itself_lacks_is_not_said_of_the_library() {
 
 #[test]
 fn a_privileged_program_runs_with_a_warning() {
-    let place = Place::new("setuid");
+    let place = Place::new();
     if !rustix::process::getuid().is_root() {
         println!(
             "SKIPPED a_privileged_program_runs_with_a_warning: only root makes programs that another may run as root"
@@ -216,7 +216,7 @@ fn without_a_monitor_the_program_runs_with_a_warning() {
         );
         return;
     }
-    let place = Place::new("alone");
+    let place = Place::new();
     let program = place.compile("hello", HELLO, &[]).unwrap();
     let (list, said) = warned(place.run().arg(&program));
     assert!(list.contains("libmegapipe_preload.so"));

@@ -47,7 +47,7 @@ fn talk(place: &Place, mode: &str, slow: u32, fast: u32) -> (String, String) {
 #[test]
 fn a_connection_is_promoted_when_it_has_enough_to_carry() {
     need_python!("a_connection_is_promoted_when_it_has_enough_to_carry");
-    let place = Place::new("pace");
+    let place = Place::new();
     let _monitor = place.monitor();
     let (server, client) = talk(&place, "auto", 40, 0);
     for said in [&server, &client] {
@@ -62,7 +62,7 @@ fn a_connection_is_promoted_when_it_has_enough_to_carry() {
 #[test]
 fn an_offer_that_nobody_met_is_made_again() {
     need_python!("an_offer_that_nobody_met_is_made_again");
-    let place = Place::new("again");
+    let place = Place::new();
     let _monitor = place.monitor_with("socket", "same_user = true\n[limits]\noffer_expires_ms = 50\n");
     // The client offers at once, the server when it has enough to do: some 50 offers of the client's later.
     let (_, client) = talk(&place, "eager", 40, 0);

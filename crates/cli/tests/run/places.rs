@@ -72,7 +72,7 @@ fn root_needs_no_policy_and_no_variable() {
     if !enter("places::root_needs_no_policy_and_no_variable") {
         return;
     }
-    let place = Place::new("root");
+    let place = Place::new();
     let runtime = place.file("runtime");
     fs::create_dir(&runtime).unwrap();
     let [user, _] = users();
@@ -220,7 +220,7 @@ fn a_squatted_directory_costs_acceleration_and_one_line() {
     if !enter("places::a_squatted_directory_costs_acceleration_and_one_line") {
         return;
     }
-    let place = Place::new("squatted");
+    let place = Place::new();
     let program = installed(&place);
     let [user, stranger] = users();
     let directory = &directory_of(user);
@@ -269,7 +269,7 @@ fn only_roots_or_ones_own_monitor_is_trusted() {
     if !enter("places::only_roots_or_ones_own_monitor_is_trusted") {
         return;
     }
-    let place = Place::new("trust");
+    let place = Place::new();
     let program = installed(&place);
     let [_, stranger] = users();
     fs::create_dir("/run/megapipe").unwrap();
@@ -293,7 +293,7 @@ fn the_systems_monitor_serves_all_users() {
     if !enter("places::the_systems_monitor_serves_all_users") {
         return;
     }
-    let place = Place::new("system");
+    let place = Place::new();
     let program = installed(&place);
     fs::write(place.file("policy"), "same_user = true\n").unwrap();
     let mut command = clean(&program);
@@ -315,7 +315,7 @@ fn a_program_with_more_rights_than_its_caller_ignores_the_environment() {
     if !enter("places::a_program_with_more_rights_than_its_caller_ignores_the_environment") {
         return;
     }
-    let place = Place::new("secure");
+    let place = Place::new();
     let program = installed(&place);
     let [user, _] = users();
     chown(&program, Some(user), Some(user)).unwrap();

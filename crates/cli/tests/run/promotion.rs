@@ -80,7 +80,7 @@ pub(crate) fn until_promoted(connections: u32, mut run: impl FnMut() -> String) 
 #[test]
 fn eager_connections_are_promoted() {
     need_python!("eager_connections_are_promoted");
-    let place = Place::new("eager");
+    let place = Place::new();
     let _monitor = place.monitor();
     for how in ["exit", "_exit", "exec", "fork"] {
         let said = until_promoted(2, || pair(&place, &["--promote", "eager"], how));
@@ -116,7 +116,7 @@ client.close()
 #[test]
 fn an_offered_end_closes_as_any_other() {
     need_python!("an_offered_end_closes_as_any_other");
-    let place = Place::new("closes");
+    let place = Place::new();
     let _monitor = place.monitor();
     for (how, reset) in [("read", false), ("unread", true), ("linger", true)] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -136,7 +136,7 @@ fn an_offered_end_closes_as_any_other() {
 /// The program's transcript is compared with plain's elsewhere, with each connection promoted at once.
 #[test]
 fn calls_under_way_come_back_to_their_own_connection() {
-    let place = Place::new("calls");
+    let place = Place::new();
     let _monitor = place.monitor();
     let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/../preload/tests/programs");
     let source = fs::read_to_string(format!("{programs}/closed_while_read.c")).unwrap();
@@ -148,7 +148,7 @@ fn calls_under_way_come_back_to_their_own_connection() {
 #[test]
 fn connections_that_stay_on_tcp_are_told_with_the_reason() {
     need_python!("connections_that_stay_on_tcp_are_told_with_the_reason");
-    let place = Place::new("reasons");
+    let place = Place::new();
     let _monitor = place.monitor();
     let eager = |options: &[&str]| pair(&place, &[&["--promote", "eager"], options].concat(), "exit");
     assert!(eager(&["--only", "1,2"]).contains("2 connections, 0 promoted, 2 ports\n"));
@@ -162,7 +162,7 @@ fn connections_that_stay_on_tcp_are_told_with_the_reason() {
 #[test]
 fn a_policy_that_forbids_is_named() {
     need_python!("a_policy_that_forbids_is_named");
-    let place = Place::new("policy");
+    let place = Place::new();
     let _monitor = place.monitor();
     let monitor = place.file("forbids");
     let _forbids = place.monitor_with("forbids", "same_user = false\n");
@@ -175,7 +175,7 @@ fn a_policy_that_forbids_is_named() {
 #[test]
 fn ports_choose() {
     need_python!("ports_choose");
-    let place = Place::new("ports");
+    let place = Place::new();
     let _monitor = place.monitor();
     for (option, chosen) in [("--only", true), ("--not", false)] {
         // The port is known when the program has started: its settings, which are read at load, are given by one that
@@ -197,7 +197,7 @@ fn ports_choose() {
 
 #[test]
 fn a_program_that_clears_its_environment_keeps_its_settings() {
-    let place = Place::new("cleared");
+    let place = Place::new();
     let _monitor = place.monitor();
     let source = include_str!("cleared.c");
     let program = place.compile("cleared", source, &["-pthread"]).expect("a C compiler");
@@ -216,7 +216,7 @@ fn a_program_that_clears_its_environment_keeps_its_settings() {
 #[test]
 fn a_shell_script_hands_the_library_on() {
     need_python!("a_shell_script_hands_the_library_on");
-    let place = Place::new("script");
+    let place = Place::new();
     let _monitor = place.monitor();
     fs::write(place.file("pair.py"), PAIR).unwrap();
     let python = python().unwrap();
@@ -237,7 +237,7 @@ fn a_shell_script_hands_the_library_on() {
 #[test]
 fn a_monitor_of_the_users_own_is_started() {
     need_python!("a_monitor_of_the_users_own_is_started");
-    let place = Place::new("demand");
+    let place = Place::new();
     let copy = place.file("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
     copy_program(crate::support::library(), &place.file("libmegapipe_preload.so"));
@@ -299,7 +299,7 @@ impl Drop for EndOf {
 #[test]
 fn a_monitor_that_comes_anew_is_found() {
     need_python!("a_monitor_that_comes_anew_is_found");
-    let place = Place::new("anew");
+    let place = Place::new();
     let first = place.monitor();
     // Between two pairs the test restarts the monitor. Afterwards one descriptor leads to it, at a high number.
     let program = PAIR.replace("how = sys.argv[1]", PAUSE);
@@ -320,7 +320,7 @@ fn a_monitor_that_comes_anew_is_found() {
 
 #[test]
 fn threads_that_close_at_once_leave_nothing_with_the_monitor() {
-    let place = Place::new("closers");
+    let place = Place::new();
     let Some(program) = place.compile("closers", include_str!("closers.c"), &["-pthread"]) else {
         println!("SKIPPED threads_that_close_at_once_leave_nothing_with_the_monitor: no C compiler");
         return;
@@ -387,7 +387,7 @@ os.execv("/bin/sh", ["sh", "-c", f"head -c {count}; echo more >&0; head -n 1"])
 fn a_channel_sends_again_what_an_heir_is_to_read() {
     need_python!("a_channel_sends_again_what_an_heir_is_to_read");
     let echo = built("megapipe-examples", "promotion");
-    let place = Place::new("heir");
+    let place = Place::new();
     let _monitor = place.monitor();
     for engine in ["uring", "epoll"] {
         let mut server = clean(&echo);

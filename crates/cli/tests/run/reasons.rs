@@ -155,7 +155,7 @@ fn told(said: &str) -> BTreeMap<u32, Told> {
 #[test]
 fn every_connection_is_in_memory_or_has_one_word() {
     need_python!("every_connection_is_in_memory_or_has_one_word");
-    let place = Place::new("words");
+    let place = Place::new();
     let _monitor = place.monitor();
     let mut plain = clean(python().unwrap());
     let mut plain = Fosterling::start(plain.args(["-c", ECHO]).stdout(Stdio::piped()));
@@ -192,7 +192,7 @@ fn every_connection_is_in_memory_or_has_one_word() {
 
 #[test]
 fn a_program_without_connections_says_nothing() {
-    let place = Place::new("silent");
+    let place = Place::new();
     let _monitor = place.monitor();
     let script = "for number in 1 2 3 4 5 6; do (true) & wait; ls >/dev/null; done";
     let ended = output(place.run().args(["--stats", "sh", "-c", script]));
@@ -233,7 +233,7 @@ fn eight(place: &Place, server: Option<&str>, client: &str) -> (String, String) 
 #[test]
 fn two_monitors_a_plain_peer_and_no_monitor_are_told_apart() {
     need_python!("two_monitors_a_plain_peer_and_no_monitor_are_told_apart");
-    let place = Place::new("eight");
+    let place = Place::new();
     let _one = place.monitor();
     let _another = place.monitor_with("another", "");
     let (server, client) = eight(&place, Some("socket"), "another");

@@ -51,7 +51,7 @@ fn lines(said: &str) -> Vec<&str> {
 #[test]
 fn each_end_has_its_summary() {
     need_python!("each_end_has_its_summary");
-    let place = Place::new("ends");
+    let place = Place::new();
     let _monitor = place.monitor();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -93,7 +93,7 @@ fn each_end_has_its_summary() {
 #[test]
 fn a_line_comes_before_the_programs_end() {
     need_python!("a_line_comes_before_the_programs_end");
-    let place = Place::new("order");
+    let place = Place::new();
     let _monitor = place.monitor();
     let command = place.run();
     let run = command.get_program().to_owned();
@@ -119,7 +119,7 @@ fn a_line_comes_before_the_programs_end() {
 #[test]
 fn without_a_recorder_a_program_prints_by_itself() {
     need_python!("without_a_recorder_a_program_prints_by_itself");
-    let place = Place::new("alone");
+    let place = Place::new();
     let _monitor = place.monitor();
     for stats in ["1".to_owned(), format!("@{}", "7".repeat(48))] {
         let mut command = Command::new(python().unwrap());
@@ -135,7 +135,7 @@ fn haproxy_is_ended_by_a_signal() {
     let Ok(_) = Command::new("haproxy").arg("-v").output() else {
         return println!("SKIPPED haproxy_is_ended_by_a_signal: no haproxy");
     };
-    let place = Place::new("haproxy");
+    let place = Place::new();
     let _monitor = place.monitor();
     let backend = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     // A free port, at an address that no other test uses: nobody else takes it before HAProxy does.

@@ -29,7 +29,7 @@ fn said(place: &Place, program: &Path, form: &str, options: &[&str]) -> Option<S
 
 /// `library`: where rings of another library are made. `files_help`: what is advised is `--io-uring files`, too.
 fn keeps_on_tcp(name: &str, form: &str, obstacle: RingObstacle, library: bool, files_help: bool) {
-    let place = Place::new(name);
+    let place = Place::new();
     let _monitor = place.monitor();
     let mut flags = Vec::new();
     if library {
@@ -158,7 +158,7 @@ fn mariadb_is_promoted_if_its_rings_are_said_to_be_for_files() {
         println!("SKIPPED mariadb_is_promoted_if_its_rings_are_said_to_be_for_files: no {name}");
         return;
     }
-    let place = Place::new("mariadb");
+    let place = Place::new();
     // The server may be another user's than the client.
     let _monitor = place.monitor_with("socket", "allow = [{ one = {}, other = {} }]\n");
     let folder = place.file("mariadb");

@@ -55,7 +55,7 @@ const RUNS: u32 = 5;
 #[test]
 fn a_single_shot_before_a_promotion_stays_used_up() {
     need_python!("a_single_shot_before_a_promotion_stays_used_up");
-    let place = Place::new("shots");
+    let place = Place::new();
     let _monitor = place.monitor();
     let program = format!("PROGRAM = {SHOTS:?}\nexec(PROGRAM)");
     let promoted = (0..RUNS).any(|_| {

@@ -88,7 +88,7 @@ fn another_version_of_the_monitor_is_named() {
     let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Version };
     let answers = [newer, welcome.encode().as_bytes().to_vec(), refusal.encode().as_bytes().to_vec()];
     for (number, answer) in answers.into_iter().enumerate() {
-        let place = Place::new(&format!("version-{number}"));
+        let place = Place::new();
         let listener = sys::packet::listen(&place.file("socket"), 16).unwrap();
         // It ends with the test's process.
         std::thread::spawn(move || {
@@ -135,7 +135,7 @@ fn programs_move_to_the_systems_monitor() {
     if !enter("succession::programs_move_to_the_systems_monitor") {
         return;
     }
-    let place = Place::new("setup");
+    let place = Place::new();
     let program = installed(&place);
     let mut programs = Programs::start(&program);
     programs.until_promoted_at(ROOT);
@@ -155,7 +155,7 @@ fn programs_outlive_an_upgrade() {
     if !enter("succession::programs_outlive_an_upgrade") {
         return;
     }
-    let place = Place::new("upgrade");
+    let place = Place::new();
     let program = installed(&place);
     let mut programs = Programs::start(&program);
     programs.until_promoted_at(ROOT);

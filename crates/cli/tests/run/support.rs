@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use testkit::net::Scratch;
 use testkit::process::{
     Fosterling, copy_program, listening_monitor, preload_library, start_monitor, until_ended,
 };
@@ -35,15 +35,11 @@ pub(crate) fn library() -> &'static Path {
 }
 
 /// A directory of one test.
-pub(crate) struct Place(PathBuf);
+pub(crate) struct Place(Scratch);
 
 impl Place {
-    pub(crate) fn new(name: &str) -> Place {
-        // Tests run in pid namespaces of their own, too: a process id makes no name unique.
-        let prefix = format!("megapipe-run-{name}-");
-        let path = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Place(path)
+    pub(crate) fn new() -> Place {
+        Place(Scratch::new())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -91,14 +87,8 @@ impl Place {
     pub(crate) fn run(&self) -> Command {
         library();
         let mut command = clean(PROGRAM);
-        command.arg("run").env("MEGAPIPE_MONITOR", self.file("socket")).current_dir(&self.0);
+        command.arg("run").env("MEGAPIPE_MONITOR", self.file("socket")).current_dir(&*self.0);
         command
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -121,12 +121,12 @@ struct Programs {
 
 impl Programs {
     /// `None`, said with the test's name, where the test cannot run.
-    fn new(test: &str, name: &str) -> Option<Programs> {
+    fn new(test: &str) -> Option<Programs> {
         let lacks = match () {
             () if !rustix::process::geteuid().is_root() => "it runs as root",
             () if !Path::new(PYTHON).exists() => "no python3 that everybody can run",
             () => {
-                let place = Place::new(name);
+                let place = Place::new();
                 return Some(Programs { megapipe: installed(&place), place });
             }
         };
@@ -210,7 +210,7 @@ const RUNS: u32 = 10;
 #[test]
 fn a_program_that_changed_its_user_is_the_new_one() {
     let test = "a_program_that_changed_its_user_is_the_new_one";
-    let Some(programs) = Programs::new(test, "changed") else { return };
+    let Some(programs) = Programs::new(test) else { return };
     let _monitor = programs.place.monitor_with("socket", "");
     let monitor = programs.place.file("socket");
     // What each process's connections come to. Only a change of the real user counts.
@@ -232,7 +232,7 @@ fn a_program_that_changed_its_user_is_the_new_one() {
 #[test]
 fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
     let test = "a_monitor_that_cannot_read_namespaces_serves_no_root";
-    let Some(programs) = Programs::new(test, "blind") else { return };
+    let Some(programs) = Programs::new(test) else { return };
     for (policy, promoted) in [("", 0), ("same_user = true\n", 1)] {
         let socket = programs.place.file("blind");
         let config = programs.place.file("blind.toml");
@@ -254,7 +254,7 @@ fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
 #[test]
 fn two_users_meet_at_the_systems_monitor() {
     const NAME: &str = "users::two_users_meet_at_the_systems_monitor";
-    let Some(programs) = Programs::new(NAME, "users") else { return };
+    let Some(programs) = Programs::new(NAME) else { return };
     if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }
@@ -288,7 +288,7 @@ fn two_users_meet_at_the_systems_monitor() {
 #[test]
 fn the_word_between_two_users_is_the_policys() {
     const NAME: &str = "users::the_word_between_two_users_is_the_policys";
-    let Some(programs) = Programs::new(NAME, "words") else { return };
+    let Some(programs) = Programs::new(NAME) else { return };
     if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }
@@ -327,7 +327,7 @@ fn the_word_between_two_users_is_the_policys() {
 #[test]
 fn no_hint_remains_of_a_promotion() {
     const NAME: &str = "users::no_hint_remains_of_a_promotion";
-    let Some(programs) = Programs::new(NAME, "late") else { return };
+    let Some(programs) = Programs::new(NAME) else { return };
     if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }

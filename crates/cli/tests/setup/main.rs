@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use testkit::net::Scratch;
 use testkit::process::{Fosterling, copy_program, listening_monitor, preload_library, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
@@ -18,7 +19,7 @@ www-data:x:33:33::/:/bin/false
 ";
 
 /// Two directories that programs have as /etc and /run.
-struct Host(PathBuf);
+struct Host(Scratch);
 
 impl Host {
     /// `None`, said with the test's name, where the test cannot run.
@@ -32,8 +33,8 @@ impl Host {
             println!("SKIPPED {test}: only root mounts directories of its own (unshare, mount)");
             return None;
         }
-        let path = std::env::temp_dir().join(format!("megapipe-setup-{}-{test}", std::process::id()));
-        for directory in ["", "etc", "run"] {
+        let path = Scratch::new();
+        for directory in ["etc", "run"] {
             fs::create_dir(path.join(directory)).unwrap();
             fs::set_permissions(path.join(directory), fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -45,7 +46,7 @@ impl Host {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$0/etc\" /etc && mount --bind \"$0/run\" /run && exec \"$@\"";
-        command.args(["--mount", "sh", "-c", script]).arg(&self.0).arg(program);
+        command.args(["--mount", "sh", "-c", script]).arg(&*self.0).arg(program);
         for name in ["MEGAPIPE_MONITOR", "MEGAPIPE_LOG", "XDG_RUNTIME_DIR", "LD_PRELOAD"] {
             command.env_remove(name);
         }
@@ -67,12 +68,6 @@ impl Host {
         let text = fs::read_to_string(self.policy()).unwrap();
         let lines = text.lines().filter_map(|line| line.split('#').next());
         lines.map(str::trim).collect::<Vec<_>>().join("\n").trim().to_owned()
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -277,9 +272,7 @@ fn undo_says_what_still_runs() {
 
 #[test]
 fn others_are_told_what_to_type() {
-    let directory = std::env::temp_dir().join(format!("megapipe-setup-{}-others", std::process::id()));
-    fs::create_dir(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = Scratch::new();
     let copy = directory.join("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
     for arguments in [&[][..], &["--undo"], &["--allow", "a:b", "--allow", "c"]] {
@@ -292,5 +285,4 @@ fn others_are_told_what_to_type() {
         let typed = ["sudo megapipe setup"].iter().chain(arguments).copied().collect::<Vec<_>>().join(" ");
         assert!(status == Some(1) && text.trim().ends_with(&typed) && text.lines().count() == 1, "{text}");
     }
-    fs::remove_dir_all(&directory).unwrap();
 }

@@ -1,6 +1,5 @@
 //! `megapipe top` beside a real monitor and real processes with promoted connections.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,6 +12,7 @@ use promote::client::Options;
 use promote::wire::Token;
 use promote::{Answer, Client};
 use serde_json::Value;
+use testkit::net::Scratch;
 use testkit::process::{Fosterling, PATIENCE, role, start_monitor, this_test_as};
 
 mod terminal;
@@ -22,13 +22,11 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 const TRAFFIC: [(usize, usize); 2] = [(10, 100), (333, 1000)];
 
 /// A directory of one test.
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("megapipe-top-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Place(path)
+    fn new() -> Place {
+        Place(Scratch::new())
     }
 
     fn socket(&self) -> PathBuf {
@@ -50,12 +48,6 @@ impl Place {
         let output = self.top(&["--once", "--json", "--interval", "0.05"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -189,7 +181,7 @@ fn numbers_are_those_of_what_was_sent() {
         _ => {}
     }
     const NAME: &str = "numbers_are_those_of_what_was_sent";
-    let place = Place::new("numbers");
+    let place = Place::new();
     let mut monitor = place.monitor();
     let mut server = Part::start(NAME, "server", &place, "");
     let port = server.says("port ");
@@ -278,7 +270,7 @@ fn numbers_are_those_of_what_was_sent() {
 
 #[test]
 fn a_monitor_without_promotions_is_shown() {
-    let place = Place::new("empty");
+    let place = Place::new();
     let monitor = place.monitor();
     let seen = place.json();
     let told = &seen["monitors"][0];
@@ -297,7 +289,7 @@ fn a_monitor_without_promotions_is_shown() {
 
 #[test]
 fn without_a_monitor_it_names_where_it_looked() {
-    let place = Place::new("absent");
+    let place = Place::new();
     let refused = |command: &mut Command| {
         let output = command.args(["--once", "--json"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
@@ -322,7 +314,7 @@ fn without_a_monitor_it_names_where_it_looked() {
     if !places.iter().any(|place| std::path::Path::new(place).exists()) {
         let mut command = Command::new(PROGRAM);
         let text =
-            refused(command.arg("top").env_remove("MEGAPIPE_MONITOR").env("XDG_RUNTIME_DIR", &place.0));
+            refused(command.arg("top").env_remove("MEGAPIPE_MONITOR").env("XDG_RUNTIME_DIR", &*place.0));
         let root = rustix::process::geteuid().is_root();
         let own = if root { "/run/megapipe/root.sock".into() } else { place.0.join("megapipe/monitor.sock") };
         assert!(
@@ -351,7 +343,7 @@ fn accept(listener: &OwnedFd) -> OwnedFd {
 fn an_older_monitor_is_told_from_a_broken_one() {
     use promote::Reason;
     use promote::wire::MonitorMessage;
-    let place = Place::new("older");
+    let place = Place::new();
     let listener = sys::packet::listen(&place.socket(), 1).unwrap();
     let mut top = Command::new(PROGRAM);
     top.args(["top", "--once", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
@@ -388,7 +380,7 @@ fn an_answer_without_an_end_is_nonsense() {
         refused: [0; promote::Reason::OF_MONITOR.len()],
     };
     for stands_at in [From::FIRST, From { section: Section::Promoted, after: 7 }] {
-        let place = Place::new("endless");
+        let place = Place::new();
         let listener = sys::packet::listen(&place.socket(), 1).unwrap();
         let mut command = Command::new(PROGRAM);
         command.args(["top", "--once", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
@@ -417,7 +409,7 @@ fn an_answer_without_an_end_is_nonsense() {
 /// Words that no program which keeps to the rules would write: shown, within bounds.
 #[test]
 fn hostile_memory_is_shown_within_bounds() {
-    let place = Place::new("hostile");
+    let place = Place::new();
     let monitor = place.monitor();
     let mut client = Client::connect(&Options {
         socket: Some(place.socket()),

@@ -14,7 +14,7 @@ use crate::{PROGRAM, Place};
 
 #[test]
 fn a_live_view_needs_a_terminal() {
-    let place = Place::new("terminal");
+    let place = Place::new();
     let output = place.top(&[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -27,7 +27,7 @@ fn a_live_view_needs_a_terminal() {
 
 #[test]
 fn a_live_view_has_a_shortest_interval() {
-    let place = Place::new("shortest");
+    let place = Place::new();
     for interval in ["0", "0.05", "0.0999"] {
         let (_own, theirs) = terminal();
         let mut command = Command::new(PROGRAM);
@@ -124,7 +124,7 @@ fn ends(top: &mut Fosterling) -> ExitStatus {
 
 #[test]
 fn the_live_view_draws_and_leaves_the_terminal_as_it_was() {
-    let place = Place::new("live");
+    let place = Place::new();
     let monitor = place.monitor();
     for keys in [&b"q"[..], b"\x03", b"\x1b[B\x1b[5~Q"] {
         let mut live = Live::start(&place);
@@ -153,7 +153,7 @@ fn a_signal_ends_the_live_view_whatever_it_waits_for() {
         StoppedMonitor,
         StoppedTerminal,
     }
-    let place = Place::new("signals");
+    let place = Place::new();
     let mut monitor = place.monitor();
     let monitor_id = Pid::from_child(monitor.child());
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -186,7 +186,7 @@ fn a_signal_ends_the_live_view_whatever_it_waits_for() {
 
 #[test]
 fn the_live_view_ends_with_its_terminal() {
-    let place = Place::new("hangup");
+    let place = Place::new();
     let monitor = place.monitor();
     for keys in [&b""[..], b"\x1b["] {
         let mut live = Live::start(&place);

@@ -115,7 +115,7 @@ fn a_message_counts_as_its_senders() {
         let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let role = format!("{} {port} {how}", running.place.file("socket").display());
+        let role = format!("{} {port} {how}", running.place.join("socket").display());
         let mut program = process::this_test_as(NAME, &role);
         let mut child = Fosterling::start(program.stdout(Stdio::piped()));
         let first = listener.accept().unwrap().0;
@@ -169,8 +169,8 @@ fn a_process_that_may_become_root_again_trusts_no_user() {
     if !netns::enter_own_run(NAME, 5 * WATCHDOG) {
         return;
     }
-    let place = Place::new();
-    let runtime = place.file("runtime");
+    let place = Scratch::new();
+    let runtime = place.join("runtime");
     std::fs::create_dir_all(runtime.join("megapipe")).unwrap();
     for directory in [&runtime, &runtime.join("megapipe")] {
         std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -214,7 +214,7 @@ fn a_process_that_is_two_users_is_none() {
         return;
     }
     let (running, a) = Running::start(SHARE);
-    let role = running.place.file("socket").display().to_string();
+    let role = running.place.join("socket").display().to_string();
     let status = process::this_test_as(NAME, &role).stdout(Stdio::null()).status().unwrap();
     assert!(status.success(), "{status}");
     drop(a);
@@ -225,9 +225,9 @@ fn a_process_that_is_two_users_is_none() {
 /// sender of what came before the monitor, which such clients say again.
 #[test]
 fn a_client_that_was_there_before_its_monitor_is_served() {
-    let place = Place::new();
+    let place = Scratch::new();
     for passes in [true, false] {
-        let path = place.file(if passes { "passes" } else { "plain" });
+        let path = place.join(if passes { "passes" } else { "plain" });
         let socket = packet::listen(&path, 16).unwrap();
         rustix::net::sockopt::set_socket_passcred(&socket, passes).unwrap();
         let mut client = Client::connect(&options_at(path.to_str().unwrap())).unwrap();

@@ -117,7 +117,7 @@ fn a_dead_peer_is_neither_a_hang_up_nor_a_signal() {
     let mut client = running.client_with_doorbells("survivor");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let role =
-        format!("{} {}", running.place.file("socket").display(), listener.local_addr().unwrap().port());
+        format!("{} {}", running.place.join("socket").display(), listener.local_addr().unwrap().port());
     let mut command = process::this_test_as(NAME, &role);
     let mut peer = Fosterling::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let far = listener.accept().unwrap().0;
@@ -160,7 +160,7 @@ fn a_client_needs_room_for_all_descriptors() {
     let mut client = running.client_with_doorbells("other");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let role =
-        format!("{} {}", running.place.file("socket").display(), listener.local_addr().unwrap().port());
+        format!("{} {}", running.place.join("socket").display(), listener.local_addr().unwrap().port());
     let mut peer = Fosterling::start(&mut process::this_test_as(NAME, &role));
     let mut ends = Vec::new();
     for number in 1..=2 {
@@ -181,7 +181,7 @@ fn the_monitor_chooses_the_newest_version() {
     for (version_min, version_max, chosen) in
         [(1, 1, 1), (0, 1, 1), (1, 2, 2), (2, 2, 2), (1, 3, 3), (3, 9, 4), (0, 9, 4)]
     {
-        let socket = packet::connect(&running.place.file("socket")).unwrap();
+        let socket = packet::connect(&running.place.join("socket")).unwrap();
         let hello = ClientMessage::Hello { version_min, version_max, name: Name::new("raw") };
         packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]).unwrap();
         assert_eq!(readiness(&socket, true), PollFlags::IN);

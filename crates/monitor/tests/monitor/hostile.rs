@@ -26,7 +26,7 @@ struct Raw(OwnedFd);
 
 impl Raw {
     fn connect(running: &Running) -> Raw {
-        Raw(packet::connect(&running.place.file("socket")).unwrap())
+        Raw(packet::connect(&running.place.join("socket")).unwrap())
     }
 
     fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
@@ -323,7 +323,7 @@ fn a_user_whose_closes_linger_holds_up_itself_only() {
     }
     let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 100\n"));
     let mut b = running.client("b");
-    let mut command = process::this_test_as(NAME, running.place.file("socket").to_str().unwrap());
+    let mut command = process::this_test_as(NAME, running.place.join("socket").to_str().unwrap());
     command.uid(STRANGER).gid(STRANGER).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut stranger = match command.spawn() {
         Ok(child) => child,

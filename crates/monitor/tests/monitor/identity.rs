@@ -176,7 +176,7 @@ fn a_client_that_is_killed_takes_its_offers_along() {
     let mut b = running.client("b");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let role = format!("{} {port}", running.place.file("socket").display());
+    let role = format!("{} {port}", running.place.join("socket").display());
     let mut victim = Fosterling::start(process::this_test_as(NAME, &role).stdout(Stdio::piped()));
     let mut said = BufReader::new(victim.child().stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains("offered")));
@@ -220,7 +220,7 @@ fn clients_that_are_killed_anywhere_leave_nothing() {
     }
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
-    let role = running.place.file("socket").display().to_string();
+    let role = running.place.join("socket").display().to_string();
     let mut matches = 0;
     for kill in 0..KILLS {
         let mut victim = Fosterling::start(process::this_test_as(NAME, &role).stdout(Stdio::null()));

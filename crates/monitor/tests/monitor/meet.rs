@@ -105,8 +105,8 @@ fn signals_stay_with_the_process_unless_they_are_given_to_the_monitor() {
         u64::from_str_radix(mask.trim(), 16).unwrap()
     };
     let taken = |signals: bool| {
-        let place = Place::new();
-        let listener = monitor::Listener::bind(&place.file("socket"), monitor::Access::Everybody).unwrap();
+        let place = Scratch::new();
+        let listener = monitor::Listener::bind(&place.join("socket"), monitor::Access::Everybody).unwrap();
         let options = monitor::Options { signals, ..monitor::Options::default() };
         // On a thread of its own: the mask is the thread's.
         let taken = std::thread::spawn(move || {

@@ -202,7 +202,7 @@ fn programs_of_two_users_share_by_rule_only() {
         let (running, first) = Running::start(&policy);
         let mut a = running.client_with_doorbells("a");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = running.place.file("socket");
+        let socket = running.place.join("socket");
         let role = format!("{} {}", socket.display(), listener.local_addr().unwrap().port());
         let mut command = process::this_test_as(NAME, &role);
         let child = command.uid(STRANGER).gid(STRANGER).stdout(Stdio::piped()).spawn();

@@ -32,7 +32,7 @@ fn meets(policy: &str, command: impl FnOnce(&str) -> Command) -> bool {
     let (running, mut a) = Running::start(policy);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let role = format!("{} {port}", running.place.file("socket").display());
+    let role = format!("{} {port}", running.place.join("socket").display());
     let mut child = Fosterling::start(command(&role).stdout(Stdio::null()));
     let far = listener.accept().unwrap().0;
     offer(&mut a, 1, &far);
@@ -132,8 +132,8 @@ fn users_that_the_namespace_lacks_do_not_share() {
     if lacks_root(NAME) {
         return;
     }
-    let place = Place::new();
-    let (socket, policy) = (place.file("socket"), place.file("policy.toml"));
+    let place = Scratch::new();
+    let (socket, policy) = (place.join("socket"), place.join("policy.toml"));
     std::fs::write(&policy, SHARE).unwrap();
     let role = format!("monitor {} {}", socket.display(), policy.display());
     let Some(mut monitor) = contained(&process::this_test_as(NAME, &role)) else {

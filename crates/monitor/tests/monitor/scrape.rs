@@ -8,7 +8,7 @@ use super::support::*;
 
 /// Says this, in pieces, and hears the answer: its head and its body.
 fn ask(running: &Running, pieces: &[&[u8]], ends: bool) -> (String, String) {
-    let mut stream = UnixStream::connect(running.place.file("metrics")).unwrap();
+    let mut stream = UnixStream::connect(running.place.join("metrics")).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     for piece in pieces {
         stream.write_all(piece).unwrap();

@@ -3,8 +3,6 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +11,8 @@ use promote::client::{self, PeerLoop, SharedMapping};
 use promote::wire::{Name, Token};
 use promote::{Answer, Client, Doorbells, Reason, ReceiveError};
 use sys::epoll::{self, Event, Set};
+pub(crate) use testkit::net::Scratch;
+use testkit::process::until;
 use testkit::skip::{self, Skipped};
 
 /// What takes longer than this hangs.
@@ -21,32 +21,9 @@ pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 /// A policy under which these tests' processes may share, also where they run as root.
 pub(crate) const SHARE: &str = "same_user = true\n";
 
-/// A directory of one test.
-pub(crate) struct Place(PathBuf);
-
-impl Place {
-    pub(crate) fn new() -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("megapipe-monitor-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Place(path)
-    }
-
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A monitor of this process, which ends when its last client has gone.
 pub(crate) struct Running {
-    pub(crate) place: Place,
+    pub(crate) place: Scratch,
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
 
@@ -59,13 +36,13 @@ fn welcomed(mut client: Client) -> Client {
 impl Running {
     /// Starts one with this policy, and a first client, which keeps it alive.
     pub(crate) fn start(policy: &str) -> (Running, Client) {
-        let place = Place::new();
-        let policy_path = place.file("policy.toml");
+        let place = Scratch::new();
+        let policy_path = place.join("policy.toml");
         fs::write(&policy_path, policy).unwrap();
-        let listener = Listener::bind(&place.file("socket"), Access::Everybody).unwrap();
+        let listener = Listener::bind(&place.join("socket"), Access::Everybody).unwrap();
         let options = Options {
             policy: Some(policy_path),
-            metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
+            metrics: Some(monitor::MetricsAddress::Path(place.join("metrics"))),
             on_demand: Some(monitor::OnDemand { linger: Duration::from_millis(200), gives_way_to: None }),
             queues: true,
             ..Options::default()
@@ -91,7 +68,7 @@ impl Running {
     pub(crate) fn options(&self, name: &str) -> client::Options {
         client::Options {
             name: Name::new(name),
-            socket: Some(self.place.file("socket")),
+            socket: Some(self.place.join("socket")),
             retry: Duration::from_millis(10),
             ..client::Options::from_environment(name)
         }
@@ -100,7 +77,7 @@ impl Running {
     /// Waits for the monitor's end, after the last client.
     pub(crate) fn end(mut self) {
         self.thread.take().unwrap().join().unwrap().unwrap();
-        assert!(!self.place.file("socket").exists());
+        assert!(!self.place.join("socket").exists());
     }
 }
 
@@ -159,14 +136,9 @@ pub(crate) fn try_receive(client: &mut Client) -> Result<Answer, ReceiveError> {
 
 /// The next report of an offer's peer, waited for.
 pub(crate) fn peer(client: &mut Client) -> (Token, Option<u32>) {
-    let start = Instant::now();
-    loop {
-        match client.receive().unwrap() {
-            Some(Answer::Peer { token, user }) => return (token, user),
-            Some(other) => panic!("{other:?}"),
-            None => assert!(start.elapsed() < WATCHDOG, "nothing comes"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    match until("a report", || client.receive().unwrap()) {
+        Answer::Peer { token, user } => (token, user),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -213,9 +185,9 @@ pub(crate) fn set_word(mapping: &SharedMapping, offset: usize, value: u32) {
 }
 
 /// One of the monitor's metrics; `name` with its labels, without the common beginning.
-pub(crate) fn metric(place: &Place, name: &str) -> u64 {
+pub(crate) fn metric(place: &Scratch, name: &str) -> u64 {
     use std::io::{Read, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(place.file("metrics")).unwrap();
+    let mut stream = std::os::unix::net::UnixStream::connect(place.join("metrics")).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: monitor\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -226,21 +198,13 @@ pub(crate) fn metric(place: &Place, name: &str) -> u64 {
 }
 
 /// Waits until a metric has this value.
-pub(crate) fn await_metric(place: &Place, name: &str, value: u64) {
-    let start = Instant::now();
-    while metric(place, name) != value {
-        assert!(start.elapsed() < WATCHDOG, "{name} is {}, not {value}", metric(place, name));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+pub(crate) fn await_metric(place: &Scratch, name: &str, value: u64) {
+    until(&format!("{name} is {value}"), || (metric(place, name) == value).then_some(()));
 }
 
 /// Waits until a counter is beyond this value.
-pub(crate) fn await_beyond(place: &Place, name: &str, value: u64) {
-    let start = Instant::now();
-    while metric(place, name) <= value {
-        assert!(start.elapsed() < WATCHDOG, "{name} stays at {}", metric(place, name));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+pub(crate) fn await_beyond(place: &Scratch, name: &str, value: u64) {
+    until(&format!("{name} is beyond {value}"), || (metric(place, name) > value).then_some(()));
 }
 
 /// Both ends meet and are granted; the grants' memory is given back.

@@ -11,7 +11,7 @@ use sys::packet;
 use super::support::*;
 
 fn viewer(running: &Running) -> Viewer {
-    Viewer::connect(&promote::Place::chosen(running.place.file("socket")), "viewer").unwrap()
+    Viewer::connect(&promote::Place::chosen(running.place.join("socket")), "viewer").unwrap()
 }
 
 /// Promotes connections with these numbers; the grants of both ends.
@@ -31,7 +31,7 @@ fn promoted(a: &mut Client, b: &mut Client, numbers: std::ops::RangeInclusive<u6
 fn what_the_policy_allows_a_user_is_reported() {
     let rule = "[[allow]]\none = { uid = [26] }\nother = { uid = [33, 26, 7] }\n";
     let (running, first) = Running::start(&format!("{SHARE}{rule}"));
-    let file = running.place.file("policy.toml");
+    let file = running.place.join("policy.toml");
     let allowed = |user: u32| viewer(&running).allowed(user).unwrap().unwrap();
     let told = allowed(26);
     assert_eq!((told.users(), told.everybody, told.outdated), (&[26, 7, 33][..], false, false));
@@ -165,7 +165,7 @@ fn whatever_lies_in_the_memory_is_only_a_number() {
 }
 
 fn raw(running: &Running) -> OwnedFd {
-    packet::connect(&running.place.file("socket")).unwrap()
+    packet::connect(&running.place.join("socket")).unwrap()
 }
 
 fn say(socket: &OwnedFd, message: ClientMessage) -> std::io::Result<()> {
@@ -251,7 +251,7 @@ fn a_user_is_told_what_is_his() {
     let (running, first) = Running::start(SHARE);
     let (mut a, mut b) = (running.client("a"), running.client("b"));
     let _grants = promoted(&mut a, &mut b, 1..=3);
-    let path = running.place.file("socket");
+    let path = running.place.join("socket");
     let options = running.options("stranger");
     let looked = std::thread::spawn(move || {
         // SAFETY: the system call itself, unlike its wrapper in the C library, changes this

@@ -71,7 +71,7 @@ pub fn connections_come_with_their_peers(fixture: &mut Fixture) -> Verdict {
         let _peer = net::connect(&listener);
         assert_eq!(accepted(&mut driver, op).0.peer, None);
         let scratch = Scratch::new();
-        let path = scratch.path("peer");
+        let path = scratch.join("peer");
         let handle = driver.register(UnixListener::bind(&path).unwrap(), 0).unwrap();
         let op = driver.accept_with_peer(handle, AcceptCount::Exactly(1), kind).unwrap();
         let _peer = UnixStream::connect(&path).unwrap();
@@ -154,7 +154,7 @@ pub fn unix_connections(fixture: &mut Fixture) -> Verdict {
     let scratch = Scratch::new();
     for (number, &kind) in kinds().iter().enumerate() {
         let mut driver = fixture.driver();
-        let path = scratch.path(&number.to_string());
+        let path = scratch.join(number.to_string());
         let handle = driver.register(UnixListener::bind(&path).unwrap(), 0).unwrap();
         let op = driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
         for _ in 0..3 {

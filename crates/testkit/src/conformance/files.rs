@@ -132,7 +132,7 @@ pub fn the_end_of_a_pipe_ends_the_reading(fixture: &mut Fixture) -> Verdict {
 
 pub fn a_disk_file_reads_to_its_end(fixture: &mut Fixture) -> Verdict {
     let scratch = Scratch::new();
-    let path = scratch.path("file");
+    let path = scratch.join("file");
     let text = net::pattern(20_000, 6);
     std::fs::write(&path, &text).unwrap();
     let mut driver = fixture.driver();
@@ -173,7 +173,7 @@ pub fn a_disk_file_reads_to_its_end(fixture: &mut Fixture) -> Verdict {
 
 pub fn a_disk_file_reads_at_offsets(fixture: &mut Fixture) -> Verdict {
     let scratch = Scratch::new();
-    let path = scratch.path("file");
+    let path = scratch.join("file");
     let text = net::pattern(20_000, 7);
     std::fs::write(&path, &text).unwrap();
     let mut driver = fixture.driver();
@@ -202,7 +202,7 @@ pub fn a_disk_file_reads_at_offsets(fixture: &mut Fixture) -> Verdict {
 
 pub fn a_disk_file_writes(fixture: &mut Fixture) -> Verdict {
     let scratch = Scratch::new();
-    let path = scratch.path("file");
+    let path = scratch.join("file");
     let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
     let mut driver = fixture.driver();
     let handle = driver.register(open(), 0).unwrap();
@@ -247,7 +247,7 @@ pub fn sockets_only_calls_are_refused(fixture: &mut Fixture) -> Verdict {
     let mut driver = fixture.driver();
     let (pipe, _writer) = std::io::pipe().unwrap();
     let handles = [
-        driver.register(File::create(scratch.path("file")).unwrap(), 0).unwrap(),
+        driver.register(File::create(scratch.join("file")).unwrap(), 0).unwrap(),
         driver.register(pipe, 0).unwrap(),
     ];
     let (_closed, address) = net::closed_port();

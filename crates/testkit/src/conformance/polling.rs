@@ -102,7 +102,7 @@ pub fn every_kind_of_descriptor(fixture: &mut Fixture) -> Verdict {
     let (datagrams, sender) = UnixDatagram::pair().unwrap();
     let udp = UdpSocket::bind(net::v4()).unwrap();
     let tcp = TcpListener::bind(net::v4()).unwrap();
-    let unix = UnixListener::bind(scratch.path("listener")).unwrap();
+    let unix = UnixListener::bind(scratch.join("listener")).unwrap();
     let set = sys::epoll::Set::new().unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
     set.add(reader.as_fd(), sys::epoll::IN, 0).unwrap();
@@ -133,7 +133,7 @@ pub fn every_kind_of_descriptor(fixture: &mut Fixture) -> Verdict {
                 from.send_to(b"x", udp.local_addr().unwrap()).unwrap();
             }
             4 => connections.push(net::connect(&tcp).into()),
-            5 => connections.push(UnixStream::connect(scratch.path("listener")).unwrap().into()),
+            5 => connections.push(UnixStream::connect(scratch.join("listener")).unwrap().into()),
             _ => writer.write_all(b"x").unwrap(),
         }
         assert_eq!(expect_poll(&mut driver, op, 3).unwrap(), READABLE, "kind {kind}");

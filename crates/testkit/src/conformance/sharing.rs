@@ -124,7 +124,7 @@ pub fn a_unix_listener_is_left_to_another(fixture: &mut Fixture) -> Verdict {
     needs_deferral(fixture)?;
     let scratch = Scratch::new();
     for (number, leave) in [end_channel, close, unregister, cancel].into_iter().enumerate() {
-        let path = scratch.path(&number.to_string());
+        let path = scratch.join(number.to_string());
         let listener = UnixListener::bind(&path).unwrap();
         let mut away = fixture.driver();
         let handle = away.register(listener.try_clone().unwrap(), 0).unwrap();

@@ -133,7 +133,7 @@ pub fn connect_reaches_a_listener(fixture: &mut Fixture) -> Verdict {
     if let Ok(v6) = net::listener_v6() {
         targets.push((Domain::IPV6, v6.local_addr().unwrap().into(), v6.into()));
     }
-    let path = scratch.path("socket");
+    let path = scratch.join("socket");
     let unix = UnixListener::bind(&path).unwrap();
     targets.push((Domain::UNIX, SockAddr::unix(&path).unwrap(), unix.into()));
     for (domain, address, listener) in &targets {
@@ -355,7 +355,7 @@ pub fn everything_works_in_one_loop(fixture: &mut Fixture) -> Verdict {
     let (unix, mut unix_peer) = net::unix_pair(Type::STREAM);
     let (packets, packets_peer) = net::unix_pair(Type::DGRAM);
     let (pipe, mut pipe_end) = std::io::pipe().unwrap();
-    let path = scratch.path("file");
+    let path = scratch.join("file");
     std::fs::write(&path, &text).unwrap();
     let file = std::fs::File::open(&path).unwrap();
     let handles = [
