@@ -20,7 +20,8 @@ impl Target {
 /// A connection that is there, whose calls wait so long at most.
 pub(super) fn connected(target: &Target, patience: Duration) -> io::Result<Socket> {
     let address = target.address()?;
-    let socket = open(&address, Type::STREAM)?;
+    let socket = unconnected(&address)?;
+    socket.set_nonblocking(false)?;
     socket.connect(&address)?;
     socket.set_read_timeout(Some(patience))?;
     socket.set_write_timeout(Some(patience))?;
@@ -40,11 +41,7 @@ pub(super) fn reconnecting(address: &SockAddr) -> io::Result<Socket> {
 
 /// A socket that is to connect, and whose calls do not wait.
 pub(super) fn unconnected(address: &SockAddr) -> io::Result<Socket> {
-    open(address, Type::STREAM.nonblocking())
-}
-
-fn open(address: &SockAddr, kind: Type) -> io::Result<Socket> {
-    let socket = Socket::new(address.domain(), kind, None)?;
+    let socket = Socket::new(address.domain(), Type::STREAM.nonblocking(), None)?;
     if address.domain() != Domain::UNIX {
         socket.set_tcp_nodelay(true)?;
     }
