@@ -14,7 +14,7 @@ int main(void)
 	CPU_ZERO(&masks[1]);
 	for (int cpu = 0; cpu < CPU_SETSIZE / 8; cpu++)
 		CPU_SET(cpu, &masks[cpu % 2]);
-	EQUAL(mp_register(channels[0], plain, NULL, &masks[0], sizeof(masks[0])), -EINVAL);
+	EQUAL(mp_register(channels[0], plain, NULL, &masks[0], sizeof(masks[0])), -EOPNOTSUPP);
 	EQUAL(mp_register(channels[0], plain, NULL, &masks[0], 0), -EINVAL);
 	EQUAL(mp_register(channels[0], -1, NULL, &masks[0], sizeof(masks[0])), -EBADF);
 
