@@ -1,4 +1,5 @@
-//! Loop pages: which sleepers of a loop sleep, and who has rung for that.
+//! Loop pages: which waiters of a loop sleep, and which of these sleeps were woken
+//! already.
 
 #[cfg(not(ring_loom))]
 use std::ptr::NonNull;
@@ -11,27 +12,28 @@ use crate::layout::{Counters, NO_SLEEPER, SLEEPERS};
 use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
 
-/// The page of this process's own loop.
+/// The page of this process's own event loop.
 #[derive(Clone, Debug)]
 pub struct LoopPage {
     page: PageMemory,
-    /// The last sleep number of each sleeper, which is one thread at a time.
+    /// The last sleep number of each waiter. Each waiter is used by one thread at a time.
     numbers: Numbers,
 }
 
 impl LoopPage {
-    /// The loop page at `start`: new, and no other loop's, since its numbers start again.
+    /// The loop page at `start`. It must be new and no other loop's, since its numbers
+    /// restart.
     ///
     /// # Safety
     /// [`crate::layout::LOOP_PAGE_SIZE`] bytes stay mapped there, readable and writable,
-    /// while this lives, and nobody in this process makes references to them.
+    /// while this lives, and no references to them exist in this process.
     ///
     /// # Errors
-    /// What lies there is no loop page of this version.
+    /// The memory is not a loop page of this version.
     #[cfg(not(ring_loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<LoopPage, LayoutError> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller upholds the same contract.
         let page = unsafe { PageMemory::new(start) }?;
         Ok(LoopPage::of(page))
     }
@@ -40,26 +42,27 @@ impl LoopPage {
         LoopPage { page, numbers: Numbers::new() }
     }
 
-    /// Says that this sleeper of the loop (0 if it has but one) is about to sleep. After it,
-    /// every hot ring of it has to be looked at once more ([`crate::Receiver::look_again`])
-    /// before it does sleep. Does nothing if there is no such sleeper.
+    /// Publishes that this waiter of the loop (0 if it has only one) is about to sleep.
+    /// Before it sleeps, every hot ring of it has to be polled once more
+    /// ([`crate::Receiver::look_again`]). Does nothing if there is no such waiter.
     pub fn sleep(&self, sleeper: u32) {
         let Some(word) = self.page.header().asleep(sleeper) else { return };
         let number = next_number(self.numbers.of(sleeper));
         self.numbers.set(sleeper, number);
-        // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or muted.
+        // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or masked.
         word.store(number, Ordering::Release);
-        // SLEEP-PAIR: asleep before the last look at the rings; `wants_bell` has the other.
+        // SLEEP-PAIR: store asleep before the last check of the rings; `wants_bell` has
+        // the other fence.
         full_fence();
     }
 
-    /// The number of that sleeper's sleep; 0: it is awake, or there is none such.
+    /// The sleep number of that waiter; 0: it is awake, or does not exist.
     #[cold]
     pub fn asleep(&self, sleeper: u32) -> u32 {
         self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Says that this sleeper is awake.
+    /// Publishes that this waiter is awake.
     pub fn wake(&self, sleeper: u32) {
         if let Some(word) = self.page.header().asleep(sleeper) {
             word.store(0, Ordering::Relaxed);
@@ -72,28 +75,28 @@ impl LoopPage {
     }
 }
 
-/// The page of a loop at the other end of some connections, and what this end's loop has
-/// rung it for. One for each pair of loops, shared by all connections between them.
+/// The page of a loop of the peer, and the sleeps for which this endpoint's loop has
+/// woken it. One for each pair of loops, shared by all connections between them.
 #[derive(Clone, Debug)]
 pub struct PeerLoop {
     page: PageMemory,
-    /// The sleep number that each of its sleepers was last rung for. Threads may share it:
-    /// two that ring for one sleep do no harm.
+    /// The sleep number of each waiter's last wake-up. Threads may share it: two wake-ups
+    /// for one sleep do no harm.
     rung: Numbers,
 }
 
 impl PeerLoop {
-    /// The other loop's page at `start`.
+    /// The peer loop's page at `start`.
     ///
     /// # Safety
     /// [`crate::layout::LOOP_PAGE_SIZE`] bytes stay mapped there, readable, while this lives.
     ///
     /// # Errors
-    /// What lies there is no loop page of this version.
+    /// The memory is not a loop page of this version.
     #[cfg(not(ring_loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<PeerLoop, LayoutError> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller upholds the same contract.
         let page = unsafe { PageMemory::new(start) }?;
         Ok(PeerLoop::of(page))
     }
@@ -102,30 +105,30 @@ impl PeerLoop {
         PeerLoop { page, rung: Numbers::new() }
     }
 
-    /// The number of the sleep that nobody of this loop has rung that sleeper for; 0 if
-    /// there is none. The caller has issued a full fence after what it should see.
+    /// The sleep number of that waiter if this loop has not woken it yet; else 0. The
+    /// caller has issued a full fence after the stores that the waiter should see.
     #[inline]
     pub(crate) fn wants_bell(&self, sleeper: u32) -> u32 {
         let Some(word) = self.page.header().asleep(sleeper) else { return 0 };
-        // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or muted when it
-        // went to sleep.
+        // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or masked
+        // when it went to sleep.
         let number = word.load(Ordering::Acquire);
         if number == self.rung.of(sleeper) { 0 } else { number }
     }
 
-    /// Whether that sleeper sleeps, and this loop has rung for that.
+    /// Whether that waiter sleeps and this loop has woken it already.
     pub fn is_rung(&self, sleeper: u32) -> bool {
         let asleep = self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Relaxed));
         asleep != 0 && asleep == self.rung.of(sleeper)
     }
 
-    /// A bell was rung for that sleep.
+    /// Records the wake-up of that sleep.
     pub(crate) fn rang(&self, sleeper: u32, number: u32) {
         self.rung.set(sleeper, number);
     }
 }
 
-/// A number for each sleeper. Threads may share them, and order nothing by them.
+/// A number for each waiter. Threads may share them, and order nothing by them.
 #[derive(Debug)]
 struct Numbers([AtomicU32; SLEEPERS as usize]);
 
@@ -134,7 +137,7 @@ impl Numbers {
         Numbers([const { AtomicU32::new(0) }; SLEEPERS as usize])
     }
 
-    /// 0 if there is no such sleeper.
+    /// 0 if there is no such waiter.
     #[inline(always)]
     fn of(&self, sleeper: u32) -> u32 {
         self.0.get(sleeper as usize).map_or(0, |number| number.load(Relaxed))
@@ -156,23 +159,24 @@ impl Clone for Numbers {
     }
 }
 
-/// How a receiver asks to be woken. A sender that cannot write to the doorbell wakes over TCP: a
-/// waiter in reach of its doorbell watches the kernel connection, too.
+/// How a receiver requests its wake-up. A sender that cannot write to the doorbell wakes
+/// over TCP: a waiter that polls its doorbell polls the kernel connection, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeUp {
-    /// A byte in the TCP lane.
+    /// A byte on the TCP path.
     Tcp,
     /// A byte in the receiver's doorbell, a pipe or a message queue beside the connection.
     Doorbell,
 }
 
-/// With an arming number: a bell is wanted for each publication, not for the first one only.
+/// With an arming number: a wake-up is requested for each publication, not only for the
+/// first.
 pub(crate) const EACH: u32 = 1 << 31;
-/// With an arming number, or a sleeper: [`WakeUp::Doorbell`].
+/// With an arming number, or a waiter: [`WakeUp::Doorbell`].
 const DOORBELL: u32 = 1 << 30;
 
 impl WakeUp {
-    /// The bit that a word has for it.
+    /// The bit of a word that encodes it.
     pub(crate) fn bit(self) -> u32 {
         match self {
             WakeUp::Tcp => 0,
@@ -184,7 +188,7 @@ impl WakeUp {
         if word & DOORBELL == 0 { WakeUp::Tcp } else { WakeUp::Doorbell }
     }
 
-    /// The word of a sleeper without the bit; [`NO_SLEEPER`] has all bits.
+    /// The waiter in a word, without the bit; [`NO_SLEEPER`] has all bits.
     pub(crate) fn of_sleeper(word: u32) -> (u32, WakeUp) {
         if word == NO_SLEEPER { (word, WakeUp::Tcp) } else { (word & !DOORBELL, WakeUp::of(word)) }
     }

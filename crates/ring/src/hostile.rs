@@ -1,5 +1,5 @@
-//! One end does what it does while the other writes anything into its own segment and page.
-//! Driven by a string of bytes: by the fuzzer, and by a test of random strings.
+//! One endpoint works while its peer writes arbitrary values into its own region and
+//! page. Driven by a byte string: from the fuzzer, and from a test with random strings.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -25,10 +25,10 @@ impl Memory {
         Memory { start, layout }
     }
 
-    /// As another process would write it, a word at a time.
+    /// Writes a word at a time, as another process would.
     fn poke(&self, offset: usize, value: u32) {
         assert!(offset + 4 <= self.layout.size() && offset.is_multiple_of(4));
-        // SAFETY: inside the allocation; nobody has references to it.
+        // SAFETY: inside the allocation; no references to it exist.
         unsafe { self.start.as_ptr().add(offset).cast::<u32>().write(value) };
     }
 
@@ -41,16 +41,17 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: as it was allocated; the ends were dropped before.
+        // SAFETY: with the layout of its allocation; the endpoints were dropped before.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// Words of a segment that its peer reads: aware, armed, ended, parts, records, tail, base, head.
+/// Words of a region that its peer reads: aware, armed, ended, parts, records, tail,
+/// base, head.
 const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
-/// Those of an end that leaves: left, at_kernel, owes, given_back, got_back.
+/// Those of a demotion: left, at_kernel, owes, given_back, got_back.
 const LEAVING: [usize; 5] = [76, 96, 100, 112, 120];
-/// What `owes` holds of an end that wants everything back.
+/// The `owes` of an endpoint that requests the return of all unread bytes.
 const WANTS_BACK: u32 = u32::MAX - 1;
 
 struct Script<'a>(&'a [u8]);
@@ -69,7 +70,7 @@ impl Script<'_> {
 pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
     let segments = [(); 2].map(|()| Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).expect("a size")));
     let page = Memory::new(LOOP_PAGE_SIZE, &format_loop_page());
-    // SAFETY: the memory is dropped after what uses it, since it was declared before.
+    // SAFETY: the memory is dropped after its users, since it was declared before.
     let (own, peer, mut peer_loop) = unsafe {
         (
             Segment::new(segments[0].start, MIN_SIZE).expect("formatted"),
@@ -83,7 +84,7 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
     };
     let mut script = Script(script);
     let mut buffer = vec![0; 1 << 16];
-    // One step for each byte at the most.
+    // At most one step for each byte.
     while let Some(step) = script.byte() {
         if let Err(corrupt) =
             self::step(&mut end, &mut peer_loop, step, &mut script, &mut buffer, &segments[1], &page)
@@ -106,7 +107,7 @@ fn step(
     let size = script.size().unwrap_or(1);
     let (sender, receiver) = (&mut end.sender, &mut end.receiver);
     match step % 24 {
-        // Near what is possible, and anything.
+        // Near the valid values, and arbitrary ones.
         0..=5 => {
             let offset = WORDS[size % WORDS.len()];
             theirs.poke(offset, theirs.word(offset).wrapping_add(u32::from(step / 24)));

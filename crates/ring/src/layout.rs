@@ -1,75 +1,79 @@
-//! Where what lies: the words of a segment and of a loop page, version 1.
+//! The layout of a shared region and of a loop page, version 1.
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// First word of a segment, "MPR1".
+/// First word of a region, "MPR1".
 pub const SEGMENT_MAGIC: u32 = 0x3152_504d;
 /// First word of a loop page, "MPL1".
 pub const LOOP_MAGIC: u32 = 0x314c_504d;
-/// The layout that this crate knows.
+/// The layout version of this crate.
 pub const VERSION: u32 = 1;
-/// Sizes of segments are multiples of this, in bytes.
+/// Region sizes are multiples of this many bytes.
 pub const PAGE: usize = 4096;
-/// The smallest segment in bytes.
+/// The smallest region in bytes.
 pub const MIN_SIZE: usize = 8 * 1024;
-/// The largest segment in bytes.
+/// The largest region in bytes.
 pub const MAX_SIZE: usize = 16 * 1024 * 1024;
 /// Bytes of a loop page.
 pub const LOOP_PAGE_SIZE: usize = 4096;
-/// Where the ring begins in a segment.
+/// Offset of the ring in a region.
 pub const RING_OFFSET: usize = 1048;
-/// Records of parts that a segment has places for.
+/// Places for records in a region; each record opens a run.
 pub const RECORDS: u32 = 8;
-/// Records that may be unread: one less, since who takes over as the receiver of a TCP part reads the record that
-/// opened it, which was passed, again.
+/// Records that may be unread. One less than [`RECORDS`]: a process that takes over the
+/// receiver of a TCP run reads the record that opened the run again, although it was
+/// passed.
 pub const MAX_UNREAD_RECORDS: u32 = RECORDS - 1;
-/// Words for statistics in a segment and in a loop page.
+/// Words for statistics in a region and in a loop page.
 pub const COUNTERS: usize = 16;
-/// Where the counters begin in a segment.
+/// Offset of the counters in a region.
 pub const SEGMENT_COUNTERS_OFFSET: usize = 512;
-/// Counter of a segment: messages that its end sent, in either lane. Written by the sender
-/// half, in a line apart from the receiver half's.
+/// Counter of a region: messages that its endpoint sent, over either path. Written by the
+/// sender half, in another cache line than the receiver half's.
 pub const SENT_MESSAGES: usize = 0;
-/// Counter of a segment: messages that its end took, in either lane.
+/// Counter of a region: messages that its endpoint consumed, over either path.
 pub const TAKEN_MESSAGES: usize = 8;
-/// Messages after which a half stores its count at the latest; it does so too when its owner
-/// has time.
+/// A half publishes its count after this many messages at the latest, and whenever its
+/// owner is idle.
 pub(crate) const COUNTED_EVERY: u64 = 64;
-/// Sleepers of a loop page: epoll sets or threads that sleep each by itself.
+/// Waiters of a loop page: epoll sets or threads that sleep independently.
 pub const SLEEPERS: u32 = 61;
-/// The sleeper of a receiver that is looked at whatever its loop does: never asleep.
+/// The waiter of a receiver that is polled whatever its loop does: it never sleeps.
 pub const NO_SLEEPER: u32 = u32::MAX;
-/// `at_kernel`: a bell, or the first bytes of a TCP part, are on their way into the kernel.
+/// `at_kernel`: a wake-up byte, or the first bytes of a TCP run, are on their way into
+/// the kernel.
 pub(crate) const BUSY: u32 = 1;
-/// `owes`: this end left before the other did, and sends nothing again.
+/// `owes`: this endpoint was demoted before the peer, and resends nothing.
 pub(crate) const REFUSED: u32 = u32::MAX;
-/// `owes`: this end wants back what the other end did not take, and sends nothing until it has that.
+/// `owes`: this endpoint requests the return of the bytes that the peer did not consume,
+/// and sends nothing until it has them.
 pub(crate) const WANTS_BACK: u32 = u32::MAX - 1;
-/// `ended`: this end reads no more.
+/// `ended`: this endpoint reads no more.
 pub(crate) const ENDED: u32 = 1;
-/// `left`: this end takes nothing from the ring any more.
+/// `left`: this endpoint is demoted: it consumes nothing from the ring any more.
 pub(crate) const LEFT: u32 = 1;
-/// `left`: nor can what it did not take be sent again in its order, since it lies in both lanes.
+/// `left`: demoted, and the unread bytes cannot be resent in order, since they lie on
+/// both paths.
 pub(crate) const LEFT_BOTH: u32 = 2;
-/// `left`: all of that was given back.
+/// `left`: all of those bytes were returned.
 pub(crate) const GAVE_BACK: u32 = 3;
-/// `at_kernel`: this end sends nothing more.
+/// `at_kernel`: this endpoint sends nothing more.
 pub(crate) const FINISHED: u32 = 2;
-/// `copied`: copies, at most; no ring is longer.
+/// `copied`: the largest number of copies; no ring is longer.
 pub(crate) const COPIES_MOST: u32 = (1 << 24) - 1;
-/// Where the counters begin in a loop page.
+/// Offset of the counters in a loop page.
 pub const LOOP_COUNTERS_OFFSET: usize = 128;
 
-/// Why memory is no segment or loop page of this version.
+/// Why memory is not a region or loop page of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The size is none that a segment may have.
+    /// No region may have this size.
     #[error("a segment of {0} bytes; it has {MIN_SIZE} to {MAX_SIZE}, a multiple of {PAGE}")]
     Size(usize),
-    /// The memory says another size than it has.
+    /// The header states another size than was mapped.
     #[error("the segment says it has {said} bytes, and is mapped with {mapped}")]
     OtherSize {
-        /// The size in the segment's own words.
+        /// The size in the region's header.
         said: u32,
         /// The size that was mapped.
         mapped: usize,
@@ -85,10 +89,10 @@ pub enum LayoutError {
     Alignment,
 }
 
-/// What a new segment of `size` bytes begins with; the rest is zeros.
+/// The header of a new region of `size` bytes; the remaining bytes are zeros.
 ///
 /// # Errors
-/// [`LayoutError::Size`] for a size that no segment may have.
+/// [`LayoutError::Size`] if no region may have this size.
 pub fn format_segment(size: usize) -> Result<[u8; 12], LayoutError> {
     check_size(size)?;
     let mut bytes = [0; 12];
@@ -99,7 +103,7 @@ pub fn format_segment(size: usize) -> Result<[u8; 12], LayoutError> {
     Ok(bytes)
 }
 
-/// What a new loop page begins with; the rest is zeros.
+/// The header of a new loop page; the remaining bytes are zeros.
 pub fn format_loop_page() -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&LOOP_MAGIC.to_le_bytes());
@@ -126,20 +130,20 @@ pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) ->
     Ok(())
 }
 
-/// Bytes between words; atomics, since the other end may write what it likes there.
+/// Bytes between words: atomics, since the peer may write anything there.
 #[cfg(not(ring_loom))]
 type Gap<const N: usize> = [std::sync::atomic::AtomicU8; N];
 #[cfg(ring_loom)]
 #[derive(Debug, Default)]
 struct Gap<const N: usize>;
 
-/// Orders nothing: the model checker need not know it.
+/// Orders nothing, so the model checker need not track it.
 type Stamp = std::sync::atomic::AtomicU64;
 
-/// Words for statistics, which order nothing: the model checker need not know them.
+/// Words for statistics. They order nothing, so the model checker need not track them.
 pub type Counters = [std::sync::atomic::AtomicU64; COUNTERS];
 
-/// Opens a part of a direction.
+/// A record, which opens a run of a direction.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Record {
@@ -147,7 +151,7 @@ pub(crate) struct Record {
     pub(crate) tcp_start: AtomicU64,
 }
 
-/// The words of a segment before its ring. Gaps are named by where they begin.
+/// The words of a region before its ring. Gaps are named by their offset.
 #[derive(Debug)]
 #[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
@@ -159,41 +163,47 @@ pub(crate) struct Header {
     gap_16: Gap<48>,
     pub(crate) armed: AtomicU32,
     pub(crate) ended: AtomicU32,
-    /// Which sleeper of the loop page looks at this receiver while it is hot.
+    /// The waiter of the loop page that polls this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    /// Not 0: this end takes nothing from the ring any more, and hears no bells.
+    /// Not 0: this endpoint is demoted. It consumes nothing from the ring, and ignores
+    /// wake-up bytes.
     pub(crate) left: AtomicU32,
-    /// 1: a process of this end has used it that did not map it at the promotion.
+    /// 1: a process has used this endpoint that did not map it at the promotion.
     pub(crate) several: AtomicU32,
-    /// The process of this end that used it last.
+    /// The process that used this endpoint last.
     pub(crate) process: AtomicU32,
-    /// Forks that made one more holder of this end, less those who gave it up.
+    /// Forks that added a holder of this endpoint, less the holders that closed it.
     pub(crate) forks: AtomicU32,
-    /// 1: this end sends through the kernel for good.
+    /// 1: this endpoint sends through the kernel for good.
     pub(crate) keeps_tcp: AtomicU32,
-    /// What this end is doing at the kernel connection that one who leaves has to know.
+    /// What this endpoint is giving the kernel; a peer that is demoted has to wait for
+    /// it.
     pub(crate) at_kernel: AtomicU32,
-    /// Ring bytes to be sent again since the other end left, and 1; 0: not answered.
+    /// 1 plus the ring bytes to be resent since the peer was demoted; 0: not answered.
     pub(crate) owes: AtomicU32,
-    /// Calls of this end's processes that are giving the kernel bytes of a TCP part.
+    /// Calls in progress, in all processes of this endpoint, that send bytes of a TCP
+    /// run.
     pub(crate) sending: AtomicU32,
-    /// 0. Builds before wrote 1 where both ends were to go back to TCP.
+    /// 0. Earlier builds wrote 1 to return both endpoints to TCP.
     reserved: AtomicU32,
-    /// Bytes that this end, which left, has given back: the last of them lie behind `tail`.
+    /// Bytes that this endpoint has returned since its demotion: the last of them lie
+    /// behind `tail`.
     pub(crate) given_back: AtomicU64,
-    /// Of those of the other end, which left: how many this end has.
+    /// How many of the bytes that the demoted peer returned this endpoint has read.
     pub(crate) got_back: AtomicU64,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
     gap_140: Gap<4>,
-    /// Where in the TCP lane copies of ring bytes begin, the ring count behind the last of them, and how many they are, with
-    /// a number of these three words above [`COPIES_MOST`].
+    /// The TCP-path offset at which copies of ring bytes begin, the ring count behind the
+    /// last of them, and their number, with a generation number of these three words
+    /// above [`COPIES_MOST`].
     pub(crate) copied_at: AtomicU64,
     pub(crate) copied_tail: AtomicU64,
     pub(crate) copied: AtomicU32,
     gap_164: Gap<4>,
-    /// CLOCK_MONOTONIC in nanoseconds of this end's last wake-up call; 0: not reported.
+    /// CLOCK_MONOTONIC in nanoseconds of this endpoint's last wake-up call; 0: not
+    /// reported.
     pub(crate) woke_at: AtomicU64,
     gap_176: Gap<16>,
     pub(crate) records: [Record; RECORDS as usize],
@@ -202,32 +212,32 @@ pub(crate) struct Header {
     gap_328: Gap<56>,
     pub(crate) sent: Positions,
     pub(crate) taken: Positions,
-    /// The arming number last used.
+    /// The last arming number.
     pub(crate) arming: AtomicU32,
     gap_436: Gap<76>,
     pub(crate) counters: Counters,
     gap_640: Gap<376>,
-    /// When the sender last published into a ring that was empty to it (`stamp`): a hint.
+    /// When the sender last published into a ring that it saw empty (`stamp`): a hint.
     pub(crate) stamp: Stamp,
     pub(crate) tail: AtomicU64,
     pub(crate) base: AtomicU64,
     pub(crate) head: AtomicU64,
 }
 
-/// Where a half of an end is; for the other processes that hold this end.
+/// The position of one half, for the other processes that hold this endpoint.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Positions {
     /// Stream bytes that went through the kernel connection.
     pub(crate) data: AtomicU64,
-    /// TCP-lane offset: these bytes and bells.
+    /// TCP-path offset: these bytes and wake-up bytes.
     pub(crate) tcp: AtomicU64,
-    /// Sender: the number last rung for. Receiver: ring count taken, which may be ahead of
-    /// the published head.
+    /// Sender: the arming number of the last wake-up. Receiver: ring count consumed,
+    /// which may be ahead of the published head.
     pub(crate) last: AtomicU64,
 }
 
-/// The words of a loop page that its loop and its peers use.
+/// The words of a loop page.
 #[derive(Debug)]
 #[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
@@ -238,17 +248,18 @@ pub(crate) struct LoopHeader {
     pub(crate) asleep: AtomicU32,
     gap_68: Gap<60>,
     pub(crate) counters: Counters,
-    /// Sleepers 1 and on.
+    /// Waiters 1 and on.
     pub(crate) others: [Sleeper; OTHER_SLEEPERS],
 }
 
 #[cfg(not(ring_loom))]
 const OTHER_SLEEPERS: usize = SLEEPERS as usize - 1;
-/// The model has few: each is a word that the checker follows.
+/// The model has few, since the checker tracks each word.
 #[cfg(ring_loom)]
 const OTHER_SLEEPERS: usize = 1;
 
-/// A word in a line of its own: a loop that goes to sleep and wakes writes it often.
+/// A word in its own cache line: a loop writes it each time that it goes to sleep or
+/// wakes.
 #[derive(Debug)]
 #[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
@@ -258,7 +269,7 @@ pub(crate) struct Sleeper {
 }
 
 impl LoopHeader {
-    /// The word of a sleeper; none if there is no such sleeper, [`NO_SLEEPER`] among them.
+    /// The word of a waiter; `None` if there is no such waiter, as for [`NO_SLEEPER`].
     #[inline(always)]
     pub(crate) fn asleep(&self, sleeper: u32) -> Option<&AtomicU32> {
         match sleeper {

@@ -1,10 +1,12 @@
-//! The data plane of a promoted connection: what two ends do with the memory they share,
-//! without any system call. `docs/promotion.md` has the specification; sections are cited.
+//! The data plane of a promoted connection: what its two endpoints do with their shared
+//! memory, without any system call. `docs/promotion.md` is the specification; comments
+//! cite its sections.
 //!
-//! Each end owns a [`Segment`]: the ring of what it sends, and every word that it writes. It
-//! sees the other end's as a [`PeerSegment`]. A [`Sender`] and a [`Receiver`] are the two
-//! halves of one end. What the kernel connection carries is the caller's: it tells the
-//! halves what the kernel took and gave, and asks them what these bytes are.
+//! Each endpoint owns one region ([`Segment`]): the ring that it sends through, and every
+//! word that it writes. It maps the peer's region read-only ([`PeerSegment`]). A
+//! [`Sender`] and a [`Receiver`] are the two halves of one endpoint. The kernel
+//! connection belongs to the caller: it reports to the halves how many bytes the kernel
+//! accepted and delivered, and asks the receiver how to classify delivered bytes.
 #![deny(unsafe_code)]
 
 #[cfg(all(test, not(ring_loom)))]
@@ -33,62 +35,65 @@ pub use sender::Sender;
 #[cfg(not(ring_loom))]
 pub use view::{LoopView, SegmentView, Words};
 
-/// A word of the other end that no end which keeps to the rules would write. The connection
-/// ends as by a reset: ECONNRESET here, RST to the other end.
+/// A word of the peer that violates the protocol. The connection ends as by a reset:
+/// ECONNRESET here, RST to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
-    /// `tail` went back, or further than the ring is long.
+    /// `tail` decreased, or advanced by more than the ring's length.
     #[error("the other end published more than its ring holds, or took back what it published")]
     Tail,
     /// `base` moved while bytes were in the ring.
     #[error("the other end moved its ring's base under unread bytes")]
     Base,
-    /// `head` went back, or beyond what was sent.
+    /// `head` decreased, or advanced beyond the bytes sent.
     #[error("the other end took ring bytes that were never sent, or gave some back")]
     Head,
-    /// More parts than there are records.
+    /// More unread records than the region has places for.
     #[error("the other end published more parts than there are records")]
     Parts,
-    /// `parts_taken` went back, or beyond what was published.
+    /// `parts_taken` decreased, or advanced beyond the records published.
     #[error("the other end passed parts that were never opened")]
     PartsTaken,
-    /// A part begins before what was taken already.
+    /// A run begins before the bytes consumed already.
     #[error("the other end opened a part before the place that was reached")]
     RecordStart,
-    /// A record is of the wrong lane, or begins before what the TCP lane has given already.
+    /// A record names the wrong path, or begins before the TCP-path bytes consumed
+    /// already.
     #[error("the other end opened a part in an impossible lane or place")]
     RecordLane,
-    /// It left over ring bytes behind which others went through the kernel.
+    /// The peer was demoted with unread ring bytes behind which others went through the
+    /// kernel.
     #[error("the other end left while bytes lay in both lanes, and none can be sent again in order")]
     Left,
-    /// `given_back` is more than it can be.
+    /// `given_back` exceeds its bound.
     #[error("the other end gave back more than it was sent")]
     GivenBack,
 }
 
-/// Both halves of one end, for a thread that uses both.
+/// Both halves of one endpoint, for a thread that uses both.
 #[derive(Clone, Debug, Hash)]
 pub struct End {
-    /// What this end sends.
+    /// The sending half.
     pub sender: Sender,
-    /// What this end receives.
+    /// The receiving half.
     pub receiver: Receiver,
 }
 
 impl End {
-    /// The end that `own` belongs to.
+    /// The endpoint that owns `own`.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn new(own: Segment, peer: PeerSegment) -> Result<End, Corrupt> {
         let sender = Sender::new(own.clone(), peer.clone());
         Ok(End { sender, receiver: Receiver::new(own, peer)? })
     }
 
-    /// [`Sender::write`], with what the receiver half knows and has to tell.
+    /// [`Sender::write`], which also uses the head that the receiver half loaded last,
+    /// and publishes its own.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     #[inline]
     pub fn write<'a>(
         &mut self,
@@ -98,7 +103,7 @@ impl End {
         self.sender.write(slices, limit, Some(&mut self.receiver))
     }
 
-    /// Stores how many messages were counted, where whoever looks on sees it.
+    /// Publishes the message counts in the region, for monitoring.
     #[inline]
     pub fn tell_counts(&mut self) {
         self.sender.tell_count();

@@ -1,9 +1,9 @@
-//! Direction locks: one holder at a time among the threads and processes of one end.
+//! Direction locks: one holder at a time among the threads and processes of one endpoint.
 
 use crate::memory::Segment;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The half of an end that a lock guards.
+/// The half of an endpoint that a lock guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The sender half.
@@ -12,20 +12,21 @@ pub enum Direction {
     Receive,
 }
 
-/// How a lock came to its new holder.
+/// How a lock was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// Its last holder gave it back.
+    /// Its last holder released it.
     Free,
-    /// Its last holder died with it. Nothing that it had not published counts.
+    /// Its last holder died while holding it. Whatever that holder had not published is
+    /// void.
     TakenOver,
 }
 
 /// Why a lock was not acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// The caller's own thread holds it: a signal handler came in between, or the number is
-    /// that of a thread that died. The caller knows which.
+    /// The caller's own thread holds it: a signal handler interrupted it, or the id is
+    /// that of a dead thread. The caller can tell which.
     #[error("the calling thread already holds this direction of the connection")]
     Own,
     /// The caller gave up.
@@ -33,18 +34,19 @@ pub enum LockError {
     Busy,
 }
 
-/// What a waiter does between two looks at a lock.
+/// What a waiter does between two checks of a lock.
 pub trait Wait {
-    /// Whether the thread with this id still lives; asked seldom, as it takes a system call.
+    /// Whether the thread with this id still lives; called seldom, as it takes a system
+    /// call.
     fn is_alive(&mut self, thread: u32) -> bool;
     /// Pauses, yields or sleeps; `attempt` counts from 0. False: give up.
     fn pause(&mut self, attempt: u32) -> bool;
 }
 
-/// A waiter looks for its holder's death each time it has paused this often.
+/// A waiter checks whether the holder died each time that it has paused this often.
 const PAUSES_PER_CHECK: u32 = 64;
 
-/// A direction lock of the own segment.
+/// A direction lock of the own region.
 #[derive(Clone, Debug)]
 pub struct Lock {
     segment: Segment,
@@ -65,14 +67,14 @@ impl Lock {
         }
     }
 
-    /// Acquires it for `thread` (gettid(2), never 0): one exchange if it is free. The new
-    /// holder calls `resume` of its half before anything else.
+    /// Acquires it for `thread` (gettid(2), never 0): one compare-exchange if it is free.
+    /// The new holder calls `resume` of its half before anything else.
     ///
     /// # Errors
     /// [`LockError::Own`] if `thread` holds it; [`LockError::Busy`] if `wait` gave up.
     #[inline]
     pub fn acquire(&self, thread: u32, wait: &mut impl Wait) -> Result<Acquired, LockError> {
-        // LOCK-PAIR: acquire what the last holder stored.
+        // LOCK-PAIR: acquire the last holder's stores.
         match self.word().compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Acquired::Free),
             Err(holder) => self.contend(holder, thread, wait),
@@ -88,7 +90,8 @@ impl Lock {
             }
             let dead = holder != 0 && attempt.is_multiple_of(PAUSES_PER_CHECK) && !wait.is_alive(holder);
             if holder == 0 || dead {
-                // LOCK-PAIR: of one dead holder there is one heir: the word must still be its.
+                // LOCK-PAIR: a dead holder has one successor: the word must still hold
+                // its id.
                 match self.word().compare_exchange(holder, thread, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => return Ok(if dead { Acquired::TakenOver } else { Acquired::Free }),
                     Err(other) => holder = other,
@@ -103,11 +106,12 @@ impl Lock {
         }
     }
 
-    /// Says that `process` uses this end from now on; to be called by a holder. True: another
-    /// one did before, and what it left has to be [resumed](crate::Receiver::resume).
+    /// Records that `process` uses this endpoint from now on; called by a holder. True:
+    /// another process did before, and the state that it stored has to be
+    /// [resumed](crate::Receiver::resume).
     #[inline]
     pub fn passes_to(&self, process: u32) -> bool {
-        // Ordered by the lock, as all that its holders write.
+        // Ordered by the lock, as all stores of its holders.
         let word = &self.segment.header().process;
         let passes = word.load(Ordering::Relaxed) != process;
         if passes {
@@ -116,39 +120,39 @@ impl Lock {
         passes
     }
 
-    /// A process that has this end is about to fork.
+    /// A process that holds this endpoint is about to fork.
     pub fn adds_holder(&self) {
         self.segment.header().forks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A process gives this end up. True: it was the last one.
+    /// A process closes this endpoint. True: it was the last one.
     pub fn drops_holder(&self) -> bool {
         let forks = &self.segment.header().forks;
         let taken = forks.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |forks| forks.checked_sub(1));
         taken.is_err()
     }
 
-    /// Whether others than the caller's have it.
+    /// Whether other processes than the caller's hold it.
     pub fn has_holders(&self) -> bool {
         self.segment.header().forks.load(Ordering::Acquire) > 0
     }
 
-    /// Says that more than one process uses this end; it stays so.
+    /// Records that more than one process uses this endpoint; never undone.
     pub fn mark_several(&self) {
         self.segment.header().several.store(1, Ordering::Relaxed);
     }
 
-    /// Whether more than one process has used this end.
+    /// Whether more than one process has used this endpoint.
     #[inline]
     pub fn has_several(&self) -> bool {
         self.segment.header().several.load(Ordering::Relaxed) != 0
     }
 
-    /// Gives it back, if `thread` holds it.
+    /// Releases it, if `thread` holds it.
     #[inline]
     pub fn release(&self, thread: u32) {
         if self.word().load(Ordering::Relaxed) == thread {
-            // LOCK-PAIR: release what this holder stored.
+            // LOCK-PAIR: release this holder's stores.
             self.word().store(0, Ordering::Release);
         }
     }

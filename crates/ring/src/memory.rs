@@ -1,7 +1,7 @@
 //! The memory of a connection: the only place that touches shared bytes.
 //!
-//! Bytes of the ring are copied in and out by address, and no reference to them is ever
-//! made, since the other end may write them at any time. Words are atomics.
+//! Bytes of the ring are copied in and out by address. No reference to them is ever made,
+//! since the peer may write them at any time. Words are atomics.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -9,18 +9,18 @@ use std::ptr::NonNull;
 use crate::layout::{self, Header, LOOP_MAGIC, LayoutError, LoopHeader, RING_OFFSET, VERSION};
 use crate::sync::Ordering;
 
-/// A cache line: what the layout counts on.
+/// The cache line size that the layout assumes.
 const LINE: usize = 64;
 
-/// Shared memory that begins with a segment's header. The ring lies behind it.
+/// Shared memory that begins with a region's header. The ring lies behind it.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     start: NonNull<u8>,
     ring_length: usize,
 }
 
-// SAFETY: the memory is shared by its nature; whoever made the mapping keeps it mapped
-// while any value made of it lives, on whatever thread.
+// SAFETY: the memory is shared by design. The creator of the mapping keeps it mapped
+// while any value made of it lives, on any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; words are atomics, and ring bytes are only copied by address.
 unsafe impl Sync for Mapping {}
@@ -46,8 +46,9 @@ impl Mapping {
 
     #[inline(always)]
     fn header(&self) -> &Header {
-        // SAFETY: `new`'s caller gave at least MIN_SIZE mapped bytes, aligned to a line,
-        // for as long as this lives; every word of a header is an atomic or padding.
+        // SAFETY: the caller of `new` guarantees at least MIN_SIZE mapped bytes, aligned
+        // to a cache line, for as long as this lives; every word of a header is an atomic
+        // or padding.
         unsafe { self.start.cast::<Header>().as_ref() }
     }
 
@@ -57,8 +58,8 @@ impl Mapping {
         unsafe { self.start.as_ptr().add(RING_OFFSET) }
     }
 
-    /// Splits a run of `length` bytes from `index` on where the ring's end cuts it. Whatever
-    /// the arguments, both pieces lie in the ring.
+    /// Splits `length` bytes from `index` on at the end of the ring. Whatever the
+    /// arguments, both pieces lie in the ring.
     #[inline(always)]
     fn pieces(&self, index: usize, length: usize) -> (usize, usize, usize) {
         let index = if index >= self.ring_length { 0 } else { index };
@@ -69,8 +70,8 @@ impl Mapping {
     #[inline(always)]
     fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
         let (index, first, second) = self.pieces(index, bytes.len());
-        // SAFETY: as in `copy_in`, the other way. What the other end writes meanwhile makes
-        // the copied bytes arbitrary, which bytes of a stranger are anyway.
+        // SAFETY: as in `copy_in`, the other way. Concurrent writes by the peer make the
+        // copied bytes arbitrary, which untrusted bytes are anyway.
         unsafe {
             copy(self.ring().add(index), bytes.as_mut_ptr(), first);
             if second > 0 {
@@ -81,25 +82,25 @@ impl Mapping {
     }
 }
 
-/// This end's own segment.
+/// This endpoint's own region.
 #[derive(Clone, Debug)]
 pub struct Segment(Mapping);
 
-/// The other end's segment, which is mapped read-only. Whatever it says is a claim.
+/// The peer's region, mapped read-only. Its contents are untrusted.
 #[derive(Clone, Debug)]
 pub struct PeerSegment(Mapping);
 
 impl Segment {
-    /// The segment at `start`, `length` bytes.
+    /// The region at `start`, `length` bytes long.
     ///
     /// # Safety
     /// The memory stays mapped, readable and writable, and at least `length` bytes long,
-    /// while this or a clone of it lives, and nobody in this process makes references to it.
+    /// while this or a clone of it lives, and no references to it exist in this process.
     ///
     /// # Errors
-    /// What lies there is no segment of this size and version.
+    /// The memory is not a region of this size and version.
     pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<Segment, LayoutError> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { Mapping::new(start, length) }.map(Segment)
     }
 
@@ -114,13 +115,13 @@ impl Segment {
         self.0.ring_length
     }
 
-    /// Copies `bytes` into the ring from position `index` on, around its end; returns the
-    /// position behind them. Not more than the ring's length is copied.
+    /// Copies `bytes` into the ring at position `index`, wrapping at its end, and returns
+    /// the position behind them. Copies at most the ring's length.
     #[inline(always)]
     pub(crate) fn copy_in(&self, index: usize, bytes: &[u8]) -> usize {
         let (index, first, second) = self.0.pieces(index, bytes.len());
         // SAFETY: `pieces` keeps both runs inside the ring and inside `bytes`; a slice of
-        // this process is never part of the shared mapping, as `new`'s caller promised.
+        // this process is never part of the shared mapping, by the contract of `new`.
         unsafe {
             copy(bytes.as_ptr(), self.0.ring().add(index), first);
             if second > 0 {
@@ -137,17 +138,17 @@ impl Segment {
 }
 
 impl PeerSegment {
-    /// The other end's segment at `start`, `length` bytes.
+    /// The peer's region at `start`, `length` bytes long.
     ///
     /// # Safety
-    /// The memory stays mapped, readable, and at least `length` bytes long, while this or a
-    /// clone of it lives, and nobody in this process makes references to it. Nothing is ever
-    /// written there.
+    /// The memory stays mapped, readable, and at least `length` bytes long, while this or
+    /// a clone of it lives, and no references to it exist in this process. Nothing is
+    /// ever written there.
     ///
     /// # Errors
-    /// What lies there is no segment of this size and version.
+    /// The memory is not a region of this size and version.
     pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<PeerSegment, LayoutError> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { Mapping::new(start, length) }.map(PeerSegment)
     }
 
@@ -163,47 +164,49 @@ impl PeerSegment {
         self.0.ring_length
     }
 
-    /// Has the line behind the ring's first bytes fetched.
+    /// Prefetches the cache line behind the ring's first bytes.
     #[inline(always)]
     pub(crate) fn prefetch_second_line(&self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect but on caches; the place is inside the mapping anyway.
+        // SAFETY: a prefetch affects only caches; the address is inside the mapping
+        // anyway.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(self.0.ring().add(LINE - RING_OFFSET % LINE).cast());
         }
     }
 
-    /// Copies from position `index` of the ring on, around its end, until `bytes` is full;
-    /// returns the position behind. Not more than the ring's length is copied.
+    /// Fills `bytes` from position `index` of the ring on, wrapping at its end, and
+    /// returns the position behind. Copies at most the ring's length.
     #[inline(always)]
     pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
         self.0.copy_out(index, bytes)
     }
 }
 
-/// Copies `length` bytes. Small messages do without a call of memcpy(3): first and last
-/// words, which overlap where the length is none of theirs.
+/// Copies `length` bytes. Small messages avoid the call of memcpy(3): their first and
+/// last words are copied, which overlap if the length is not a word's.
 ///
 /// # Safety
 /// Both runs are inside mapped memory, and do not overlap.
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    /// The first and the last `T` of the run.
+    /// Copies the first and the last `T` of the run.
     ///
     /// # Safety
-    /// As for `copy`; the run is as long as one `T` at least.
+    /// As for `copy`; the run is at least as long as one `T`.
     #[inline(always)]
     unsafe fn ends<T>(from: *const u8, to: *mut u8, length: usize) {
         let last = length - size_of::<T>();
-        // SAFETY: both places are inside the run, says the caller.
+        // SAFETY: both words are inside the run, by the contract.
         unsafe {
             let words = (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
             to.cast::<T>().write_unaligned(words.0);
             to.add(last).cast::<T>().write_unaligned(words.1);
         }
     }
-    // SAFETY: each arm's type fits its lengths; the rest is the caller's promise.
+    // SAFETY: each arm's type fits its lengths; the remaining conditions are this
+    // function's contract.
     unsafe {
         match length {
             4..8 => ends::<u32>(from, to, length),
@@ -232,8 +235,8 @@ unsafe impl Sync for PageMemory {}
 
 impl PageMemory {
     /// # Safety
-    /// A loop page's size of memory stays mapped and readable (the own page: writable too)
-    /// while this lives.
+    /// LOOP_PAGE_SIZE bytes stay mapped and readable (the own page: writable, too) while
+    /// this lives.
     pub(crate) unsafe fn new(start: NonNull<u8>) -> Result<PageMemory, LayoutError> {
         if !start.as_ptr().addr().is_multiple_of(LINE) {
             return Err(LayoutError::Alignment);
@@ -248,7 +251,8 @@ impl PageMemory {
 
     #[inline(always)]
     pub(crate) fn header(&self) -> &LoopHeader {
-        // SAFETY: `new`'s caller keeps the page mapped; all of it is atomics or padding.
+        // SAFETY: the caller of `new` keeps the page mapped; all of it is atomics or
+        // padding.
         unsafe { self.0.as_ref() }
     }
 }

@@ -1,5 +1,5 @@
-//! The memory of a connection for the model checker, which watches every byte of the ring:
-//! a copy that the orderings do not keep apart from another is reported.
+//! The memory of a connection for the model checker, which tracks every byte of the ring
+//! and reports copies that the orderings do not separate.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,23 +18,23 @@ impl Shared {
     fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
         let length = self.ring.len();
         for (place, byte) in (index..).zip(bytes.iter_mut()) {
-            // SAFETY: the checker reports any write at the same time.
+            // SAFETY: the checker reports any concurrent write.
             *byte = self.ring[place % length].with(|cell| unsafe { *cell });
         }
         (index + bytes.len()) % length
     }
 }
 
-/// This end's own segment.
+/// This endpoint's own region.
 #[derive(Clone, Debug)]
 pub struct Segment(Arc<Shared>);
 
-/// The other end's segment.
+/// The peer's region.
 #[derive(Clone, Debug)]
 pub struct PeerSegment(Arc<Shared>);
 
 impl Segment {
-    /// A segment, and what the other end sees of it.
+    /// A region, and the peer's view of it.
     pub(crate) fn model(ring_length: usize) -> (Segment, PeerSegment) {
         let ring = (0..ring_length).map(|_| UnsafeCell::new(0)).collect();
         let shared = Arc::new(Shared { header: Header::default(), ring });
@@ -53,7 +53,7 @@ impl Segment {
     pub(crate) fn copy_in(&self, index: usize, bytes: &[u8]) -> usize {
         let length = self.ring_length();
         for (place, byte) in (index..).zip(bytes) {
-            // SAFETY: the checker reports any access at the same time.
+            // SAFETY: the checker reports any concurrent access.
             self.0.ring[place % length].with_mut(|cell| unsafe { *cell = *byte });
         }
         (index + bytes.len()) % length

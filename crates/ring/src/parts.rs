@@ -1,35 +1,36 @@
-//! Parts: which bytes of a direction travel in which lane.
+//! Runs: which bytes of a direction travel over which path. The specification calls a run
+//! a part, and a path a lane.
 
 use crate::Corrupt;
 use crate::layout::{Header, MAX_UNREAD_RECORDS, RECORDS, Record};
 use crate::sync::Ordering;
 
-/// `tcp_start` of a part that travels in the ring.
+/// `tcp_start` of a ring run.
 const IN_RING: u64 = u64::MAX;
 
-/// What carries a part of a direction.
+/// The path of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// The kernel connection.
     Tcp,
-    /// The sender's segment.
+    /// The ring in the sender's region.
     Ring,
 }
 
 impl Lane {
-    /// The lane of part `number`: lanes alternate, and part 0 is TCP.
+    /// The path of run `number`: paths alternate, and run 0 is TCP.
     #[inline]
     pub(crate) fn of(number: u32) -> Lane {
         if number.is_multiple_of(2) { Lane::Tcp } else { Lane::Ring }
     }
 }
 
-/// The opening of a part, as its sender tells it.
+/// The opening of a run, as its sender published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Opening {
     /// Stream offset of its first byte.
     pub(crate) start: u64,
-    /// TCP-lane offset of its first byte, if it travels there.
+    /// TCP-path offset of its first byte, if it is a TCP run.
     pub(crate) tcp_start: Option<u64>,
 }
 
@@ -42,20 +43,22 @@ pub(crate) fn publish(own: &Header, number: u32, opening: Opening) {
     let record = place(own, number);
     record.start.store(opening.start, Ordering::Relaxed);
     record.tcp_start.store(opening.tcp_start.unwrap_or(IN_RING), Ordering::Relaxed);
-    // PART-PAIR: release the record, and the ring bytes of the part before it.
+    // PART-PAIR: release the record, and the ring bytes of the run before it.
     own.parts_published.store(number.wrapping_add(1), Ordering::Release);
 }
 
-/// Records of `peer` that `taken` ones do not count, at most as many as there may be.
+/// The number of unread records of `peer`, of which `taken` were read; at most as many as
+/// there may be.
 #[inline]
 pub(crate) fn unread(peer: &Header, taken: u32) -> Result<u32, Corrupt> {
-    // PART-PAIR: acquire what the record says.
+    // PART-PAIR: acquire the records.
     let unread = peer.parts_published.load(Ordering::Acquire).wrapping_sub(taken);
     if unread > MAX_UNREAD_RECORDS { Err(Corrupt::Parts) } else { Ok(unread) }
 }
 
-/// Record `number` of `peer`; it must lie at or behind stream offset `reached`, in the lane
-/// that its number tells, and not before what the TCP lane has given already.
+/// Record `number` of `peer`. It must lie at or behind stream offset `reached`, name the
+/// path that its number implies, and not begin before the TCP-path bytes consumed
+/// already.
 #[cold]
 pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result<Opening, Corrupt> {
     let record = place(peer, number);
@@ -73,12 +76,12 @@ pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result
     }
 }
 
-/// Where in the stream the part that record `number` of this end opened begins.
+/// The stream offset at which the run opened by record `number` of this endpoint begins.
 pub(crate) fn begun_at(own: &Header, number: u32) -> u64 {
     place(own, number).start.load(Ordering::Relaxed)
 }
 
-/// Where in the TCP lane the part that record `number` opened begins.
+/// The TCP-path offset at which the run opened by record `number` begins.
 pub(crate) fn opened_at(peer: &Header, number: u32) -> Option<u64> {
     Some(place(peer, number).tcp_start.load(Ordering::Relaxed)).filter(|start| *start != IN_RING)
 }

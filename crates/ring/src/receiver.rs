@@ -1,4 +1,4 @@
-//! The half of an end that receives: takes bytes of both lanes in stream order.
+//! The receiving half of an endpoint: consumes the bytes of both paths in stream order.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -19,73 +19,75 @@ pub use ends::Leaving;
 /// Bytes at the start of the ring that share a cache line with the positions.
 const SHORT: usize = 40;
 
-/// What can be taken now.
+/// What can be consumed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// So many bytes from the ring, more than 0.
+    /// This many bytes of the ring, more than 0.
     Ring(usize),
-    /// Bytes of the kernel connection, if there are any: at most `limit` if the part's end
-    /// is known.
+    /// Bytes of the kernel connection, if there are any: at most `limit` if the end of
+    /// the run is known.
     Tcp {
-        /// Stream bytes left in this part; more than 0.
+        /// Stream bytes left in this run; more than 0.
         limit: Option<u64>,
     },
-    /// The ring is the lane, and nothing is in it. Bytes of the kernel connection are bells.
+    /// The next byte comes through the ring, which is empty. Bytes of the kernel
+    /// connection are wake-up bytes.
     Nothing,
 }
 
-/// What the bytes at the front of the TCP lane are.
+/// The kind of the bytes at the front of the TCP path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// So many bells: to be read and dropped.
+    /// This many wake-up bytes: to be read and discarded.
     Bells(u64),
-    /// So many stream bytes.
+    /// This many stream bytes.
     Data(u64),
-    /// Stream bytes that come after ring bytes which are not yet taken.
+    /// Stream bytes that follow ring bytes which are not yet consumed.
     Later,
 }
 
-/// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
-/// the holder of the direction's lock.
+/// Receives one direction of a connection. Its user has exclusive access: a single
+/// thread, or the holder of the direction's lock.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     own: Segment,
     peer: PeerSegment,
-    /// Ring count taken.
+    /// Ring count consumed.
     head: u64,
-    /// Position of `head` in the other end's ring.
+    /// Position of `head` in the peer's ring.
     index: usize,
-    /// What the other end's sender knows of `head`.
+    /// The `head` that was published last.
     released: u64,
-    /// The other end's words, as last seen and checked.
+    /// The peer's words, as last loaded and checked.
     tail: u64,
     base: u64,
-    /// The other end's head, unchecked: for this end's sender.
+    /// The peer's head, unchecked: for this endpoint's sender.
     peer_head: u64,
     /// Records passed.
     parts: u32,
-    /// Where the part ends, if that is known.
+    /// Where the run ends, if that is known.
     next: Option<Opening>,
-    /// Stream bytes taken from the kernel.
+    /// Stream bytes consumed from the kernel.
     data: u64,
-    /// TCP-lane offset.
+    /// TCP-path offset.
     tcp: u64,
-    /// Where in the TCP lane this part's bytes begin; bells lie before.
+    /// TCP-path offset at which this run's bytes begin; the bytes before are wake-up
+    /// bytes.
     tcp_start: u64,
     /// The last arming number.
     number: u32,
-    /// Armed, it is rung for each publication.
+    /// While armed, it requests a wake-up for each publication.
     each: bool,
     /// It is never hot again.
     stays_armed: bool,
-    /// Messages taken, and how many of them the segment tells.
+    /// Messages consumed, and the count that the region has.
     messages: u64,
     told: u64,
-    /// What was taken last lay in more than one cache line.
+    /// The last bytes consumed spanned more than one cache line.
     long: bool,
 }
 
-/// As the sender half's.
+/// As for the sender half.
 impl Hash for Receiver {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Receiver { own: _, peer: _, head, index, released, tail, base, peer_head, .. } = self;
@@ -95,11 +97,11 @@ impl Hash for Receiver {
 }
 
 impl Receiver {
-    /// The receiver half of the end that `own` belongs to, as its words say: of a new
-    /// connection, or where another process of this end left it.
+    /// The receiver half of the endpoint that owns `own`, at the position that its words
+    /// state: of a new connection, or where another process of this endpoint stopped.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn new(own: Segment, peer: PeerSegment) -> Result<Receiver, Corrupt> {
         let mut receiver = Receiver {
             own,
@@ -126,11 +128,11 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Takes over where the last holder of the lock has [saved](Receiver::save) or published
-    /// that it is.
+    /// Continues at the position that the last holder of the lock [saved](Receiver::save)
+    /// or published.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn resume(&mut self) -> Result<(), Corrupt> {
         let own = self.own.header();
         self.released = own.head.load(Ordering::Relaxed);
@@ -155,7 +157,8 @@ impl Receiver {
         self.index = ((self.head - self.base) % ring_length) as usize;
         self.next = None;
         self.tcp_start = match self.lane() {
-            // The record that opened this part is the one passed last; MAX_UNREAD_RECORDS keeps its place its own.
+            // The record that opened this run was passed last; MAX_UNREAD_RECORDS keeps
+            // it from being overwritten.
             Lane::Tcp if self.parts > 0 => {
                 parts::opened_at(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
             }
@@ -164,56 +167,58 @@ impl Receiver {
         self.settle()
     }
 
-    /// Leaves word for the next holder of the lock.
+    /// Saves the position for the next holder of the lock.
     #[inline]
     pub fn save(&self) {
         self.own.header().taken.last.store(self.head, Ordering::Relaxed);
     }
 
-    /// The lane of the next byte, as far as is known.
+    /// The path of the next byte, as far as is known.
     #[inline]
     fn lane(&self) -> Lane {
         Lane::of(self.parts)
     }
 
-    /// Stream offset: bytes taken from both lanes.
+    /// Stream offset: bytes consumed from both paths.
     #[inline]
     pub fn stream(&self) -> u64 {
         self.head.wrapping_add(self.data)
     }
 
-    /// Whether all was taken that the other end says it has sent, in both lanes.
+    /// Whether all bytes were consumed that the peer reports to have sent, over both
+    /// paths.
     #[cold]
     pub fn took_all(&self) -> bool {
         let peer = self.peer.header();
         peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
 
-    /// When the other end last published bytes or its end and saw none before them in its ring, in ticks of a clock that all
-    /// ends share: anything at all, if that end is hostile.
+    /// When the peer last published bytes, or the end of the stream, into a ring that it
+    /// saw empty; in ticks of a clock that all endpoints share. An arbitrary value, if
+    /// the peer is hostile.
     #[inline]
     pub fn published_at(&self) -> u64 {
         self.peer.header().stamp.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Stream bytes taken from the kernel.
+    /// Stream bytes consumed from the kernel.
     #[inline]
     pub fn taken_from_tcp(&self) -> u64 {
         self.data
     }
 
-    /// TCP-lane offset: bytes and bells taken from the kernel.
+    /// TCP-path offset: bytes and wake-up bytes consumed from the kernel.
     pub fn tcp_lane(&self) -> u64 {
         self.tcp
     }
 
-    /// The other end's head as this half saw it last, unchecked.
+    /// The peer's head as this half loaded it last, unchecked.
     #[inline(always)]
     pub(crate) fn peer_head(&self) -> u64 {
         self.peer_head
     }
 
-    /// Ring bytes that are here and belong to this part.
+    /// Unread ring bytes of this run.
     #[inline(always)]
     fn in_ring(&self) -> usize {
         // `refresh` keeps `tail` at most a ring's length ahead of `head`.
@@ -226,10 +231,10 @@ impl Receiver {
         }
     }
 
-    /// What can be taken now.
+    /// What can be consumed now.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     #[inline]
     pub fn look(&mut self) -> Result<Ready, Corrupt> {
         if self.lane() == Lane::Ring {
@@ -241,10 +246,10 @@ impl Receiver {
         self.look_again()
     }
 
-    /// What can be taken now, with a new look at the other end's words.
+    /// As [`Receiver::look`], after reloading the peer's words.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     #[inline]
     pub fn look_again(&mut self) -> Result<Ready, Corrupt> {
         self.refresh()?;
@@ -256,8 +261,8 @@ impl Receiver {
         }
         self.release();
         if self.long {
-            // The next is likely to be as long, and at the start: its lines come together then,
-            // and not one after the other.
+            // The next message is likely to be as long, and at the start: its cache lines
+            // are then fetched in parallel, not one after the other.
             self.peer.prefetch_second_line();
         }
         Ok(match self.lane() {
@@ -266,11 +271,11 @@ impl Receiver {
         })
     }
 
-    /// Loads the other end's words, checks them, and passes the parts that are at their end.
+    /// Loads and checks the peer's words, and passes the runs whose end is reached.
     #[inline]
     fn refresh(&mut self) -> Result<(), Corrupt> {
         let peer = self.peer.header();
-        // DATA-PAIR: acquire the bytes, `base`, and the parts that they belong to.
+        // DATA-PAIR: acquire the bytes, `base`, and the runs that they belong to.
         let tail = peer.tail.load(Ordering::Acquire);
         if tail != self.tail {
             let here = tail.wrapping_sub(self.head);
@@ -279,7 +284,7 @@ impl Receiver {
             }
             let base = peer.base.load(Ordering::Relaxed);
             if base != self.base {
-                // It moves only when all was taken, to where that ended.
+                // It moves only when all bytes were consumed, to where they ended.
                 if base != self.head {
                     return Err(Corrupt::Base);
                 }
@@ -288,7 +293,7 @@ impl Receiver {
             }
             self.tail = tail;
         }
-        // HEAD-PAIR: acquire the end of the other end's copying.
+        // HEAD-PAIR: acquire the peer's copying.
         self.peer_head = peer.head.load(Ordering::Acquire);
         if self.next.is_some() || parts::unread(peer, self.parts)? > 0 {
             return self.settle();
@@ -296,7 +301,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Learns of the next part, and passes parts that are at their end.
+    /// Reads the record of the next run, and passes runs whose end is reached.
     #[cold]
     fn settle(&mut self) -> Result<(), Corrupt> {
         let peer = self.peer.header();
@@ -313,7 +318,8 @@ impl Receiver {
             self.next = None;
             self.tcp_start = next.tcp_start.unwrap_or(0);
             self.parts = self.parts.wrapping_add(1);
-            // An heir must not come to the new part with less taken than the old one had.
+            // A successor must not start the new run with a lower position than the end
+            // of the old one.
             self.save();
             // PASSED-PAIR: release the reading of this record.
             self.own.header().parts_taken.store(self.parts, Ordering::Release);
@@ -321,45 +327,45 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether the part that is being taken has an end that is known: the bytes behind it came
-    /// by the other lane.
+    /// Whether the end of the current run is known: the bytes behind it came over the
+    /// other path.
     #[inline]
     pub fn nears_next_part(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Ring count that the other end had published at the last look.
+    /// Ring count that the peer had published at the last check.
     #[inline]
     pub fn arrived(&self) -> u64 {
         self.tail
     }
 
-    /// Whether the next byte comes through the kernel, as of the last look.
+    /// Whether the next byte comes through the kernel, as of the last check.
     #[inline]
     pub fn is_in_tcp(&self) -> bool {
         self.lane() == Lane::Tcp
     }
 
-    /// Whether that is so, and no bell lies before it.
+    /// Whether that is so, and no wake-up bytes lie before it.
     #[inline]
     pub fn is_behind_bells(&self) -> bool {
         self.is_in_tcp() && self.tcp >= self.tcp_start
     }
 
-    /// Bytes of the TCP lane, bells among them, that the other end says it sent and that were
-    /// not taken: what it says lags behind what it did.
+    /// TCP-path bytes, wake-up bytes included, that the peer reports to have sent and
+    /// that were not consumed. The report lags behind the sending.
     #[inline]
     pub fn kernel_has(&self) -> u64 {
         self.peer.header().sent.tcp.load(Ordering::Relaxed).saturating_sub(self.tcp)
     }
 
-    /// How many bytes of the TCP lane are data before anybody looks at them: those that the other end has
-    /// counted, up to the first bell among them. They are on their way at least.
+    /// How many TCP-path bytes are data, without reading them: those that the peer has
+    /// counted, up to the first wake-up byte. They are at least on their way.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn surely_data(&mut self) -> Result<u64, Corrupt> {
-        // COUNT-PAIR: acquire the part that was opened before a bell was counted.
+        // COUNT-PAIR: acquire the run that was opened before a wake-up byte was counted.
         let sent = self.peer.header().sent.tcp.load(Ordering::Acquire);
         match sent.saturating_sub(self.tcp) {
             0 => Ok(0),
@@ -370,11 +376,11 @@ impl Receiver {
         }
     }
 
-    /// Copies bytes from the ring, as many as fit and are here; 0 if the next byte is not in
+    /// Copies as many ring bytes as fit and are available; 0 if the next byte is not in
     /// the ring.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
         let here = match self.look()? {
@@ -389,7 +395,7 @@ impl Receiver {
     /// As [`Receiver::read`], into one buffer after the other.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn read_vectored<'a>(
         &mut self,
         buffers: impl IntoIterator<Item = &'a mut [u8]>,
@@ -406,27 +412,27 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// As [`Receiver::read`], from behind the first `skip` bytes, but takes nothing.
+    /// As [`Receiver::read`], from behind the first `skip` bytes, without consuming them.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn peek(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
         let here = match self.look_again()? {
             Ready::Ring(here) if skip < here => (here - skip).min(buffer.len()),
             Ready::Ring(_) | Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
         let ring_length = self.peer.ring_length();
-        // `skip` is less than what the ring holds.
+        // `skip` is less than the ring's length.
         let index = self.index + skip;
         let index = if index < ring_length { index } else { index - ring_length };
         self.peer.copy_out(index, &mut buffer[..here]);
         Ok(here)
     }
 
-    /// Takes up to `count` bytes from the ring without copying them; returns how many.
+    /// Consumes up to `count` ring bytes without copying them; returns how many.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn skip(&mut self, count: usize) -> Result<usize, Corrupt> {
         let here = match self.look()? {
             Ready::Ring(here) => here.min(count),
@@ -451,22 +457,22 @@ impl Receiver {
         }
     }
 
-    /// Tells the other end's sender what was taken, if it does not know.
+    /// Publishes the head, if it changed.
     #[inline]
     pub fn release(&mut self) {
         if self.released != self.head {
             self.released = self.head;
-            // HEAD-PAIR: release the end of our copying.
+            // HEAD-PAIR: release our copying.
             self.own.header().head.store(self.head, Ordering::Release);
         }
     }
 
-    /// What the first `unread` bytes of the TCP lane, which lie unread in the kernel or were
-    /// read already but not counted with [`Receiver::took_tcp`], begin with. To be asked
-    /// after the kernel was.
+    /// The kind of the first of `unread` TCP-path bytes, which are unread in the kernel,
+    /// or were read but not yet counted with [`Receiver::took_tcp`]. To be called after
+    /// the number of unread bytes was read from the kernel.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn tcp(&mut self, unread: u64) -> Result<Front, Corrupt> {
         self.refresh()?;
         Ok(match self.lane() {
@@ -477,7 +483,8 @@ impl Receiver {
             }
             Lane::Ring => {
                 let part = self.next.and_then(|next| next.tcp_start);
-                // Copies of what was not taken stay: who has the connection after this end may need them.
+                // Copies of unconsumed bytes stay: the next user of the connection may
+                // need them.
                 let copies = self.copies().map(|copies| copies.start);
                 match part.into_iter().chain(copies).min() {
                     None => Front::Bells(unread),
@@ -488,13 +495,15 @@ impl Receiver {
         })
     }
 
-    /// Where in the TCP lane the ring bytes that were not taken lie once more, if they do, or are about to. To be asked behind a
-    /// refresh that came after the kernel was asked, or after the other end was seen to give it nothing.
+    /// Where on the TCP path copies of the unconsumed ring bytes lie, if there are any,
+    /// or are about to be. To be called behind a refresh that came after the kernel was
+    /// queried, or after the peer was seen to give the kernel nothing.
     fn copies(&self) -> Option<Range<u64>> {
         let peer = self.peer.header();
-        // COPY-PAIR: acquire where they lie.
+        // COPY-PAIR: acquire their position.
         let word = peer.copied.load(Ordering::Acquire);
-        // COPY-PAIR: acquire that the words change: those that are announced then are in nobody's kernel yet.
+        // COPY-PAIR: acquire that the words change: copies announced then are not in the
+        // kernel yet.
         let last = peer.copied_tail.load(Ordering::Acquire) == self.tail;
         let start = peer.copied_at.load(Ordering::Acquire);
         let same = peer.copied.load(Ordering::Relaxed) == word;
@@ -504,16 +513,16 @@ impl Receiver {
         (last && same && (1..=copied).contains(&untaken)).then(|| end.saturating_sub(untaken)..end)
     }
 
-    /// The first `count` bytes of the TCP lane were taken: no more than [`Receiver::tcp`]
-    /// said they were bells or data.
+    /// The first `count` TCP-path bytes were consumed: at most as many as
+    /// [`Receiver::tcp`] classified as wake-up bytes or data.
     pub fn took_tcp(&mut self, count: u64) {
         if self.took_before(count) > 0 {
             self.count();
         }
     }
 
-    /// As [`Receiver::took_tcp`], of messages that nobody counted; how many bytes of them
-    /// were data.
+    /// As [`Receiver::took_tcp`], for an unknown number of messages; returns how many of
+    /// the bytes were data.
     pub fn took_before(&mut self, count: u64) -> u64 {
         let own = self.own.header();
         let bells = match self.lane() {
@@ -527,7 +536,7 @@ impl Receiver {
         count - bells
     }
 
-    /// One more message was taken; as the sender half's.
+    /// Counts a message; as in the sender half.
     #[inline(always)]
     fn count(&mut self) {
         self.messages = self.messages.wrapping_add(1);
@@ -536,12 +545,12 @@ impl Receiver {
         }
     }
 
-    /// Messages that were taken.
+    /// Messages consumed.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Stores how many messages were taken, if the segment does not tell.
+    /// Publishes the count of messages consumed, if it changed.
     #[inline]
     pub fn tell_count(&mut self) {
         if self.told != self.messages {
@@ -551,27 +560,27 @@ impl Receiver {
         }
     }
 
-    /// Ring bytes that are here, of all parts, as of the last look.
+    /// Unread ring bytes of all runs, as of the last check.
     #[inline]
     pub fn untaken(&self) -> usize {
         // `refresh` keeps `tail` at most a ring's length ahead of `head`.
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Whether all that was ever in the ring has been taken: what a FIN, once read from the
-    /// kernel, announces is then the end of the stream.
+    /// Whether all bytes of the ring have been consumed: a FIN that was read from the
+    /// kernel is then the end of the stream.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn is_at_end_of_ring(&mut self) -> Result<bool, Corrupt> {
         self.refresh()?;
         Ok(self.tail == self.head)
     }
 
-    /// Whether ring bytes are here that were never taken: a close then is a reset.
+    /// Whether unread ring bytes are left: a close is then a reset.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn unread(&mut self) -> Result<bool, Corrupt> {
         self.is_at_end_of_ring().map(|end| !end)
     }

@@ -1,4 +1,4 @@
-//! The half of an end that sends: writes its ring, chooses the lane, rings bells.
+//! The sending half of an endpoint: writes its ring, chooses the path, requests wake-ups.
 
 mod back;
 mod copies;
@@ -14,8 +14,8 @@ use crate::receiver::Receiver;
 use crate::stamp;
 use crate::sync::{Ordering, full_fence};
 
-/// Sends one direction of a connection. Whoever uses it is alone in that: one thread, or the
-/// holder of the direction's lock.
+/// Sends one direction of a connection. Its user has exclusive access: a single thread,
+/// or the holder of the direction's lock.
 #[derive(Clone, Debug)]
 pub struct Sender {
     own: Segment,
@@ -24,32 +24,34 @@ pub struct Sender {
     tail: u64,
     /// Position of `tail` in the ring.
     index: usize,
-    /// The other end's head, as last seen.
+    /// The peer's head, as last loaded.
     head: u64,
     /// Records published.
     parts: u32,
-    /// Records that the other end has passed, as last seen.
+    /// Records that the peer has passed, as last loaded.
     parts_taken: u32,
     /// Stream bytes that went through the kernel.
     data: u64,
-    /// TCP-lane offset.
+    /// TCP-path offset.
     tcp: u64,
-    /// Where in the TCP lane the newest TCP part begins.
+    /// TCP-path offset at which the newest TCP run begins.
     tcp_start: u64,
-    /// The arming number last rung for, and the one seen last; 0: the loop page was asked.
+    /// The arming number of the last wake-up, and the one loaded last; 0: the loop page
+    /// was loaded.
     rung: u32,
     seen: u32,
-    /// The sleeper that was asked, and the number of its sleep.
+    /// The waiter whose word was loaded, and its sleep number.
     seen_sleep: (u32, u32),
-    /// How the receiver that was found waiting asks to be woken.
+    /// How the waiting receiver requests its wake-up.
     seen_by: WakeUp,
-    /// Messages sent, and how many of them the segment tells.
+    /// Messages sent, and the count that the region has.
     messages: u64,
     told: u64,
 }
 
-/// What the half does next depends on this, and on the words of the segments. The numbers of
-/// bells lie there too, and only whether two are equal matters; statistics matter to nobody.
+/// The next steps of the half depend on these fields and on the words of the regions.
+/// Those words include the wake-up numbers, of which only equality matters. Statistics
+/// affect nothing.
 impl Hash for Sender {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, tcp_start, .. } =
@@ -59,8 +61,8 @@ impl Hash for Sender {
 }
 
 impl Sender {
-    /// The sender half of the end that `own` belongs to, as its words say: of a new
-    /// connection, or where another process of this end left it.
+    /// The sender half of the endpoint that owns `own`, at the position that its words
+    /// state: of a new connection, or where another process of this endpoint stopped.
     pub fn new(own: Segment, peer: PeerSegment) -> Sender {
         let mut sender = Sender {
             own,
@@ -84,7 +86,7 @@ impl Sender {
         sender
     }
 
-    /// Takes over where the last holder of the lock has published to.
+    /// Continues at the position that the last holder of the lock published.
     pub fn resume(&mut self) {
         let own = self.own.header();
         self.tail = own.tail.load(Ordering::Relaxed);
@@ -100,78 +102,83 @@ impl Sender {
             _ => self.tcp,
         };
         if self.lane() == Lane::Ring && own.at_kernel.load(Ordering::Relaxed) == BUSY {
-            // That holder died, and nobody knows how many copies the kernel has.
+            // That holder died, and the number of copies that reached the kernel is
+            // unknown.
             self.forget_copies();
         }
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
         self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
         self.messages = self.told;
-        // What is surely true: no more can be on its way. The other end tells when it matters.
+        // A safe bound: no more can be unread. The exact values are loaded when they
+        // matter.
         self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
         self.parts_taken = self.parts.wrapping_sub(MAX_UNREAD_RECORDS);
     }
 
-    /// The lane that the next byte takes.
+    /// The path of the next byte.
     #[inline]
     pub fn lane(&self) -> Lane {
         Lane::of(self.parts)
     }
 
-    /// Stream offset: bytes sent in both lanes.
+    /// Stream offset: bytes sent over both paths.
     pub fn stream(&self) -> u64 {
         self.tail.wrapping_add(self.data)
     }
 
-    /// TCP-lane offset: bytes and bells that the kernel took.
+    /// TCP-path offset: bytes and wake-up bytes that the kernel accepted.
     pub fn tcp(&self) -> u64 {
         self.tcp
     }
 
-    /// Whether the other end has mapped both segments.
+    /// Whether the peer has mapped both regions.
     pub fn peer_is_aware(&self) -> bool {
-        // What it armed before it said so is ordered by the fences of `arm` and `wants_bell`.
+        // Its arming before that store is ordered by the fences of `arm` and
+        // `wants_bell`.
         self.peer.header().aware.load(Ordering::Acquire) == 1
     }
 
-    /// Whether the other end reads no more.
+    /// Whether the peer reads no more.
     pub fn peer_ended(&self) -> bool {
         self.peer.header().ended.load(Ordering::Relaxed) == ENDED
     }
 
-    /// Whether a reset of the kernel connection means what it means on TCP: the other end has said that it ends, or has
-    /// no doorbells unread, for which the kernel resets a connection whose process died.
+    /// Whether a reset of the kernel connection means the same as on TCP. It does if the
+    /// peer announced that it ends. It does, too, if the peer can have no unread wake-up
+    /// bytes, over which the kernel would reset the connection of a process that died.
     pub fn peer_resets(&self) -> bool {
         let peer = self.peer.header();
         peer.ended.load(Ordering::Relaxed) != 0 || self.peer_left() || !self.peer_is_aware()
     }
 
-    /// Whether the other end takes nothing from the ring any more: see [`Sender::recall`].
+    /// Whether the peer was demoted, and consumes nothing from the ring any more: see
+    /// [`Sender::recall`].
     #[inline]
     pub fn peer_left(&self) -> bool {
         self.peer.header().left.load(Ordering::Relaxed) != 0
     }
 
-    /// To be called before bytes of a TCP part are given to the kernel; [`Sender::sent_over_tcp`]
-    /// or [`Sender::kernel_refused`] follow. True: the other end has left, and gets what it did
-    /// not take before.
+    /// To be called before bytes of a TCP run are given to the kernel;
+    /// [`Sender::sent_over_tcp`] or [`Sender::kernel_refused`] follow. True: the peer was
+    /// demoted, and has to get its unread ring bytes first.
     #[inline]
     pub fn about_to_send_over_tcp(&mut self) -> bool {
-        // Once the kernel has bytes of this part, none of the ring can be sent again.
+        // Once the kernel has bytes of this run, no ring bytes can be resent.
         if self.tcp != self.tcp_start {
             return self.peer_left();
         }
         self.goes_to_kernel()
     }
 
-    /// To be called before a bell is given to the kernel that nobody asked for; what follows
-    /// [`Sender::wants_bell`] follows. False: the other end has left, and would take it for data, or it closes, and
-    /// the bell would meet a reset.
+    /// To be called before an unrequested wake-up byte is given to the kernel; the same
+    /// calls follow as after [`Sender::wants_bell`]. False: the peer was demoted, and
+    /// would read the byte as data; or it closes, and the byte would cause a reset.
     #[inline]
     pub fn may_ring(&mut self) -> bool {
         if self.goes_to_kernel() {
             return false;
         }
-        // CLOSE-PAIR: one who closes waits for the bell, or is seen here.
+        // CLOSE-PAIR: a peer that closes waits for the byte, or is seen here.
         let ended = self.peer_ended();
         if ended {
             self.kernel_refused();
@@ -179,11 +186,11 @@ impl Sender {
         !ended
     }
 
-    /// True: the other end has left.
+    /// True: the peer was demoted.
     fn goes_to_kernel(&mut self) -> bool {
         let at_kernel = &self.own.header().at_kernel;
         at_kernel.store(BUSY, Ordering::Relaxed);
-        // LEAVE-PAIR: one who leaves waits for this, or is seen here.
+        // LEAVE-PAIR: a peer that is demoted waits for this, or is seen here.
         full_fence();
         let left = self.peer_left();
         if left {
@@ -192,40 +199,43 @@ impl Sender {
         left
     }
 
-    /// Such a call begins, and what it comes to is told when it ends: until then no ring part may
-    /// be opened. Ordered by the lock, as all that the end's processes leave each other.
+    /// Such a call begins; its result is reported when it ends. Until then no ring run
+    /// may be opened. Ordered by the lock, as all words that the endpoint's processes
+    /// share.
     #[inline]
     pub fn kernel_call_begins(&self) {
         self.own.header().sending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It ended.
+    /// The call ended.
     #[inline]
     pub fn kernel_call_ends(&self) {
         self.own.header().sending.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether none is under way, in any process that has this end.
+    /// Whether no such call is in progress, in any process that holds this endpoint.
     #[inline]
     pub fn kernel_is_idle(&self) -> bool {
         self.own.header().sending.load(Ordering::Relaxed) == 0
     }
 
-    /// The kernel took nothing of what it was just given.
+    /// The kernel accepted none of the bytes that it was just given.
     #[inline]
     pub fn kernel_refused(&self) {
-        // LEAVE-PAIR: release the count of what it took before.
+        // LEAVE-PAIR: release the count of the bytes that it accepted before.
         self.own.header().at_kernel.store(0, Ordering::Release);
     }
 
-    /// This end sends nothing more, once [`Sender::recall`] is answered: FIN follows.
+    /// This endpoint sends nothing more, once [`Sender::recall`] is answered: FIN
+    /// follows.
     pub fn sends_no_more(&mut self) {
         if self.refresh().is_ok() && self.tail == self.head {
-            // An end has its place among what other connections bring to the peer.
+            // The end of the stream, too, is ordered among the peer's other connections.
             self.own.header().stamp.store(stamp::now(), Ordering::Relaxed);
         }
         self.own.header().at_kernel.store(FINISHED, Ordering::Release);
-        // LEAVE-PAIR: one who leaves sees it, or is seen behind this.
+        // LEAVE-PAIR: a peer that is demoted sees it, or its demotion is seen behind
+        // this.
         full_fence();
     }
 
@@ -235,11 +245,11 @@ impl Sender {
         self.own.ring_length()
     }
 
-    /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
-    /// when it was last asked.
+    /// Free bytes of the ring. The peer's head is loaded only if fewer than `wanted` were
+    /// free when it was last loaded.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     #[inline]
     pub fn free(&mut self, wanted: usize) -> Result<usize, Corrupt> {
         let free = self.free_at_least();
@@ -248,14 +258,15 @@ impl Sender {
 
     #[inline(always)]
     fn free_at_least(&self) -> usize {
-        // `head` is at most a ring's length behind `tail`: `resume` begins so, and it only grows.
+        // `head` is at most a ring's length behind `tail`: `resume` sets it so, and it
+        // only grows.
         self.own.ring_length() - self.tail.wrapping_sub(self.head) as usize
     }
 
     fn refresh(&mut self) -> Result<usize, Corrupt> {
-        // HEAD-PAIR: acquire the end of the copying that this head says is done.
+        // HEAD-PAIR: acquire the peer's copying out of the bytes before this head.
         let head = self.peer.header().head.load(Ordering::Acquire);
-        // It goes forward only, and no further than what was sent.
+        // It only advances, and not beyond the bytes sent.
         if self.tail.wrapping_sub(head) > self.tail.wrapping_sub(self.head) {
             return Err(Corrupt::Head);
         }
@@ -263,12 +274,13 @@ impl Sender {
         Ok(self.free_at_least())
     }
 
-    /// Copies what there is room for, at most `limit` bytes, and publishes it with one
-    /// store; returns how much. 0 if the ring is full, or this is no ring part. `receiver`
-    /// is the other half of this end, if the caller has it too: its head travels along.
+    /// Copies as much as fits, at most `limit` bytes, publishes it with one store, and
+    /// returns the number of bytes. 0 if the ring is full, or this is not a ring run.
+    /// `receiver` is the other half of this endpoint, if the caller holds it, too: its
+    /// head is published in the same cache line.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     #[inline]
     pub fn write<'a>(
         &mut self,
@@ -280,7 +292,8 @@ impl Sender {
             return Ok(0);
         }
         if let Some(receiver) = &receiver {
-            // What it saw may be older than what is known here. Nonsense is left to `refresh`.
+            // Its value may be older than `self.head`. `refresh` reports protocol
+            // violations.
             let head = receiver.peer_head();
             if self.tail.wrapping_sub(head) < self.tail.wrapping_sub(self.head) {
                 self.head = head;
@@ -289,7 +302,8 @@ impl Sender {
         let mut base = None;
         let was_empty = self.tail == self.head;
         if was_empty && self.index != 0 {
-            // Return to the start: a small message then lies beside its `tail`.
+            // Return to the start: a small message then shares a cache line with its
+            // `tail`.
             base = Some(self.tail);
             self.index = 0;
         }
@@ -328,14 +342,14 @@ impl Sender {
         if was_empty {
             own.stamp.store(stamp::now(), std::sync::atomic::Ordering::Relaxed);
         }
-        // DATA-PAIR: release the bytes, `base`, and the parts published before.
+        // DATA-PAIR: release the bytes, `base`, and the runs published before.
         own.tail.store(self.tail, Ordering::Release);
         self.count();
         Ok(written)
     }
 
-    /// One more message was sent. Its number stays here for a while: a small message shall
-    /// not touch one more cache line for statistics.
+    /// Counts a message. The count is published rarely: a small message shall not touch
+    /// one more cache line for statistics.
     #[inline(always)]
     fn count(&mut self) {
         self.messages = self.messages.wrapping_add(1);
@@ -344,12 +358,12 @@ impl Sender {
         }
     }
 
-    /// Messages that were sent through the ring.
+    /// Messages sent.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Stores how many messages were sent, if the segment does not tell.
+    /// Publishes the count of messages sent, if it changed.
     #[inline]
     pub fn tell_count(&mut self) {
         if self.told != self.messages {
@@ -359,7 +373,7 @@ impl Sender {
         }
     }
 
-    /// The kernel took `count` stream bytes in a TCP part: a message.
+    /// The kernel accepted `count` stream bytes of a TCP run: one message.
     pub fn sent_over_tcp(&mut self, count: u64) {
         let first = self.tcp == self.tcp_start;
         self.sent_before(count);
@@ -369,36 +383,37 @@ impl Sender {
         self.count();
     }
 
-    /// The kernel took `count` stream bytes in a TCP part, in messages that nobody counted.
+    /// The kernel accepted `count` stream bytes of a TCP run, in an unknown number of
+    /// messages.
     pub fn sent_before(&mut self, count: u64) {
         self.data = self.data.wrapping_add(count);
         self.tcp = self.tcp.wrapping_add(count);
         let own = self.own.header();
         own.sent.data.store(self.data, Ordering::Relaxed);
-        // LEAVE-PAIR: release the answer to one who left.
+        // LEAVE-PAIR: release the answer to a demoted peer.
         own.sent.tcp.store(self.tcp, Ordering::Release);
     }
 
-    /// The kernel took `total` bytes of the TCP lane in all: for the heir of a lock whose
-    /// holder died before it could count what it had sent.
+    /// The kernel accepted `total` bytes of the TCP path in all: for the successor of a
+    /// lock holder that died before it could count them.
     pub fn kernel_took(&mut self, total: u64) {
         let missing = total.saturating_sub(self.tcp);
         match self.lane() {
             Lane::Tcp => self.sent_before(missing),
-            // Bells, since every TCP part is counted before a ring part is opened.
+            // Wake-up bytes, since every TCP run is counted before a ring run is opened.
             Lane::Ring => {
                 self.tcp = self.tcp.wrapping_add(missing);
-                // COUNT-PAIR: as for a bell.
+                // COUNT-PAIR: as for a wake-up byte.
                 self.own.header().sent.tcp.store(self.tcp, Ordering::Release);
             }
         }
     }
 
-    /// Opens a ring part, if this is none yet: the next bytes go through the ring. False if
-    /// the other end has not mapped it, or too many parts are not taken.
+    /// Opens a ring run, unless this is one: the next bytes go through the ring. False if
+    /// the peer has not mapped it, or too many runs are unread.
     ///
     /// # Errors
-    /// The other end has passed parts that were never sent.
+    /// The peer passed runs that were never opened.
     pub fn open_ring(&mut self) -> Result<bool, Corrupt> {
         if self.lane() == Lane::Ring {
             return Ok(true);
@@ -406,12 +421,13 @@ impl Sender {
         if self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0 {
             return Ok(false);
         }
-        // The other end may leave them to the kernel, in whose order what follows has to be.
+        // The peer may consume the copies from the kernel instead, and later bytes have
+        // to follow them there.
         let untaken = self.untaken()?;
         if untaken > 0 && self.has_copied(untaken) {
             return Ok(false);
         }
-        // Two: it must always be possible to leave the ring again.
+        // Two: a TCP run must always be possible after this one.
         if !self.peer_is_aware() || self.free_records()? < 2 {
             return Ok(false);
         }
@@ -419,24 +435,24 @@ impl Sender {
         Ok(true)
     }
 
-    /// Nobody who uses this end opens a ring part from here on. For the end's processes ordered by the lock, as all
-    /// that they leave each other.
+    /// No process opens a ring run of this endpoint from here on. Ordered by the lock for
+    /// the endpoint's processes, as all words that they share.
     pub fn keep_to_tcp(&self) {
-        // Ends of builds before acquire with it what was sent before.
+        // Endpoints of earlier builds acquire with it the bytes sent before.
         self.own.header().keeps_tcp.store(1, Ordering::Release);
     }
 
-    /// Whether the other end keeps to the kernel for good.
+    /// Whether the peer sends through the kernel for good.
     pub fn peer_keeps_to_tcp(&self) -> bool {
         self.peer.header().keeps_tcp.load(Ordering::Relaxed) != 0
     }
 
-    /// Opens a TCP part, if this is none yet: the next bytes go to the kernel. False if too
-    /// many parts are not taken, which [`Sender::open_ring`] leaves possible for no peer
-    /// that keeps to the rules.
+    /// Opens a TCP run, unless this is one: the next bytes go to the kernel. False if too
+    /// many runs are unread: [`Sender::open_ring`] prevents that for any peer that
+    /// follows the protocol.
     ///
     /// # Errors
-    /// The other end has passed parts that were never sent.
+    /// The peer passed runs that were never opened.
     pub fn open_tcp(&mut self) -> Result<bool, Corrupt> {
         if self.lane() == Lane::Tcp {
             return Ok(true);
@@ -455,7 +471,7 @@ impl Sender {
     }
 
     fn free_records(&mut self) -> Result<u32, Corrupt> {
-        // PASSED-PAIR: acquire the end of the reading of the records passed. (No model: loom
+        // PASSED-PAIR: acquire the peer's reading of the records passed. (No model: loom
         // delays no loads.)
         let taken = self.peer.header().parts_taken.load(Ordering::Acquire);
         let open = self.parts.wrapping_sub(taken);
@@ -466,63 +482,67 @@ impl Sender {
         Ok(MAX_UNREAD_RECORDS - open)
     }
 
-    /// Whether the other end has taken all ring bytes and has come to the newest part: after
-    /// a spill, it pays to open a ring part again.
+    /// Whether the peer has consumed all ring bytes and reached the newest run: after a
+    /// spill, it then pays to open a ring run again.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     pub fn drained(&mut self) -> Result<bool, Corrupt> {
         self.refresh()?;
         Ok(self.head == self.tail && self.free_records()? == MAX_UNREAD_RECORDS)
     }
 
-    /// Bytes in the ring that the other end has not taken.
+    /// Bytes in the ring that the peer has not consumed.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     pub fn untaken(&mut self) -> Result<usize, Corrupt> {
         self.refresh()?;
         Ok(self.tail.wrapping_sub(self.head) as usize)
     }
 
-    /// Whether the other end says that it has taken all that went through the kernel.
+    /// Whether the peer reports that it consumed all bytes that went through the kernel.
     #[cold]
     pub fn kernel_bytes_were_taken(&self) -> bool {
         self.peer_took_of_kernel() == self.data
     }
 
-    /// Stream bytes that the other end says it has taken from the kernel.
+    /// Stream bytes that the peer reports to have consumed from the kernel.
     #[cold]
     pub fn peer_took_of_kernel(&self) -> u64 {
         self.peer.header().taken.data.load(Ordering::Relaxed)
     }
 
-    /// Whether no ring part was ever opened.
+    /// Whether no ring run was ever opened.
     pub fn is_in_first_part(&self) -> bool {
         self.parts == 0
     }
 
-    /// Whether the other end says that it has taken all that was sent, in both lanes. It may
-    /// have taken ring bytes that it does not tell of yet.
+    /// Whether the peer reports that it consumed all bytes, of both paths. It may have
+    /// consumed ring bytes that it has not reported yet.
     #[cold]
     pub fn all_was_taken(&self) -> bool {
         let peer = self.peer.header();
         peer.head.load(Ordering::Acquire) == self.tail && peer.taken.data.load(Ordering::Relaxed) == self.data
     }
 
-    /// Whether the other end waits for a bell for what was published before. Ask after each
-    /// write, or after several; then ring (one byte 0 through the kernel, without waiting),
-    /// and say so with [`Sender::rang`]. Never in a TCP part, where a bell would be taken for
-    /// data: its bytes themselves wake. So ask before opening one that no bytes follow at once.
+    /// Whether the peer waits for a wake-up for the bytes published before. To be called
+    /// after each write, or after several; if true, the caller sends one byte 0 through
+    /// the kernel, without waiting, and reports it with [`Sender::rang`]. Never in a TCP
+    /// run, where the byte would be read as data: the data itself wakes the peer. So it
+    /// has to be called before a TCP run is opened that no bytes follow at once.
     ///
-    /// After each true [`Sender::bell_was_taken`] or [`Sender::kernel_refused`] has to follow.
+    /// After each true [`Sender::bell_was_taken`] or [`Sender::kernel_refused`] has to
+    /// follow.
     #[inline]
     pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
         self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && self.may_ring()
     }
 
-    /// As [`Sender::wants_bell`], for a sender that can write to the receiver's doorbell. `Doorbell`: one byte
-    /// there, then [`Sender::rang`], untaken; or, if it has no room, as for `Tcp` where [`Sender::may_ring`].
+    /// As [`Sender::wants_bell`], for a sender that can write to the receiver's doorbell.
+    /// `Doorbell`: write one byte there, then call [`Sender::rang`] with `taken` false;
+    /// if the doorbell is full, proceed as for `Tcp` where [`Sender::may_ring`] permits
+    /// it.
     #[inline]
     pub fn wants_wake_up(&mut self, peer_loop: &PeerLoop) -> Option<WakeUp> {
         if self.lane() != Lane::Ring || !self.is_waited_for(peer_loop) {
@@ -536,16 +556,16 @@ impl Sender {
 
     #[inline]
     fn is_waited_for(&mut self, peer_loop: &PeerLoop) -> bool {
-        // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
-        // loop's fences lie between their store and their last look at `tail`.
+        // BELL-PAIR, SLEEP-PAIR: store `tail` before these loads; the receiver's and the
+        // loop's fences lie between their store and their last check of `tail`.
         full_fence();
         let peer = self.peer.header();
-        // The loop first: what was armed before it fell asleep is seen, and no bell on a muted
-        // connection stands for the loop's others.
+        // The loop first: connections armed before it fell asleep are then seen as armed,
+        // and a wake-up on a masked connection does not count for the loop's others.
         let word = peer.sleeper.load(Ordering::Relaxed);
         let (sleeper, by) = WakeUp::of_sleeper(word);
         let number = peer_loop.wants_bell(sleeper);
-        // SLEEPER-PAIR: acquire who looks at it since it is hot.
+        // SLEEPER-PAIR: acquire the waiter that polls it since it is hot.
         self.seen = peer.armed.load(Ordering::Acquire);
         if self.seen != 0 {
             self.seen_by = WakeUp::of(self.seen);
@@ -553,18 +573,20 @@ impl Sender {
         }
         (self.seen_sleep, self.seen_by) = ((sleeper, number), by);
         if peer.sleeper.load(Ordering::Relaxed) != word {
-            // It went from one to another meanwhile. A bell never harms, but counts for none.
+            // The connection moved to another waiter meanwhile. A spurious wake-up does
+            // no harm, but counts for no waiter.
             (self.seen_sleep, self.seen_by) = ((NO_SLEEPER, 0), WakeUp::Tcp);
             return !self.peer_ended();
         }
-        // A bell on a connection that the other end has closed would wake nobody, and count for
-        // all others of that loop.
+        // A wake-up on a connection that the peer has closed would wake nothing, and
+        // still count for all others of that loop.
         number != 0 && !self.peer_ended()
     }
 
-    /// Whether bytes of the ring lie before a peer that asks for no bell for them, and is looked at by no sleeper: it is
-    /// awake, between two waits, or waits in a way that its owner does not see. A hint: both may change at once. Returns how
-    /// many bytes of the ring it has taken.
+    /// Returns how many ring bytes the peer has consumed, if others are unread although
+    /// it neither requests a wake-up nor has a waiter that polls the ring. Such a peer is
+    /// awake, between two waits, or waits in a way that its endpoint does not see. A
+    /// hint: both may change at once.
     pub fn lies_unseen(&mut self) -> Option<u64> {
         let peer = self.peer.header();
         let lies = self.lane() == Lane::Ring
@@ -574,20 +596,20 @@ impl Sender {
         lies.then_some(self.head)
     }
 
-    /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in nanoseconds: the
-    /// peer learns from it how long its wake-ups take.
+    /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in
+    /// nanoseconds: the peer measures from it how long its wake-ups take.
     pub fn wakes_at(&self, now: u64) {
-        // Orders nothing: it travels ahead of a system call, and is a hint.
+        // Orders nothing: it is a hint, stored before a system call.
         self.own.header().woke_at.store(now, Ordering::Relaxed);
     }
 
-    /// The time that the peer last stored so: anything at all, if the peer is hostile.
+    /// The time that the peer last stored so: an arbitrary value, if the peer is hostile.
     pub fn peer_woke_at(&self) -> u64 {
         self.peer.header().woke_at.load(Ordering::Relaxed)
     }
 
-    /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as
-    /// rung: unread bytes lie before the receiver.
+    /// The kernel accepted a wake-up byte (`taken`), or had no room for it (EAGAIN). The
+    /// latter counts as a wake-up, since the receiver has unread bytes.
     pub fn rang(&mut self, peer_loop: &PeerLoop, taken: bool) {
         let own = self.own.header();
         if self.seen != 0 {
@@ -601,19 +623,22 @@ impl Sender {
         }
     }
 
-    /// Whether bytes of the TCP lane lie unread before the other end, who looks at the ring again when it has taken
-    /// them: a bell that the kernel has no room for is none too few then. It may have none though nothing
-    /// lies there: what was read keeps its room until it is acknowledged (RFC 1122, 4.2.3.2), and memory is short
-    /// at times.
+    /// Whether the peer has unread TCP-path bytes. It checks the ring again once it has
+    /// consumed them, so a wake-up byte for which the kernel has no room is not needed
+    /// then. The kernel may have no room without unread bytes: bytes that were read
+    /// occupy it until they are acknowledged (RFC 1122, 4.2.3.2), and memory may be
+    /// short.
     #[cold]
     pub fn is_looked_for_behind_tcp(&self) -> bool {
-        // BELL-PAIR: after the fence behind our `tail`; who takes the last of them has a fence before its look.
+        // BELL-PAIR: after the fence behind our `tail`; the consumer of the last of them
+        // has a fence before its check.
         self.peer.header().taken.tcp.load(Ordering::Acquire) < self.tcp
     }
 
-    /// The kernel had no room for a bell. The receiver of this connection has unread bytes before
-    /// it ([`Sender::is_looked_for_behind_tcp`]), and looks at the ring behind them; but its loop, which may have been told of them long
-    /// ago, wakes for no other connection.
+    /// The kernel had no room for a wake-up byte. The receiver has unread bytes
+    /// ([`Sender::is_looked_for_behind_tcp`]), and checks the ring behind them. Its loop
+    /// may have reported them long ago, so this counts as a wake-up for no other
+    /// connection.
     pub fn rang_in_vain(&mut self) {
         if self.seen != 0 {
             self.rung = self.seen;
@@ -622,13 +647,14 @@ impl Sender {
         self.kernel_refused();
     }
 
-    /// The kernel took a bell of which [`Sender::rang`] had said before that it was not
-    /// taken: for callers that ring in batches, and hear later what became of it. Until
-    /// then no TCP part may be opened.
+    /// The kernel accepted a wake-up byte that was reported to [`Sender::rang`] as not
+    /// accepted: for callers that submit wake-ups in batches, and get the results later.
+    /// Until then no TCP run may be opened.
     pub fn bell_was_taken(&mut self) {
         let own = self.own.header();
         self.tcp = self.tcp.wrapping_add(1);
-        // COUNT-PAIR: release the ring part, before which nobody takes what is counted for data.
+        // COUNT-PAIR: release the ring run, so that no receiver reads a counted byte as
+        // data before it sees the run.
         own.sent.tcp.store(self.tcp, Ordering::Release);
         self.kernel_refused();
         // Statistics.

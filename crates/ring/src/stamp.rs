@@ -1,8 +1,10 @@
-//! When bytes were published, by the one clock of all processors that a program reads without a call: what lets a
-//! receiver report connections in the order in which their peers wrote.
+//! Publication times, by a clock that all CPUs share and that a program reads without a
+//! system call. A receiver uses them to report connections in the order in which their
+//! peers wrote.
 
-/// Ticks since some time: on x86 an invariant time-stamp counter (Intel SDM volume 3, 19.17), on Arm the virtual counter
-/// (Arm ARM, D13.8). Other machines have none, and 0.
+/// Ticks since an arbitrary time: on x86 the invariant time-stamp counter (Intel SDM
+/// volume 3, 19.17), on Arm the virtual counter (Arm ARM, D13.8). Other architectures
+/// return 0.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(crate) fn now() -> u64 {
@@ -14,7 +16,7 @@ pub(crate) fn now() -> u64 {
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
         let ticks;
-        // SAFETY: as above; Linux lets programs read this register.
+        // SAFETY: as above; Linux permits user space to read this register.
         unsafe {
             std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
         };

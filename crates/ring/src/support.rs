@@ -1,4 +1,4 @@
-//! Memory of two ends, for tests: on the heap, where miri watches every access.
+//! Memory of two endpoints, for tests: on the heap, where miri checks every access.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -32,16 +32,16 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: as it was allocated; `Pair` drops the halves first.
+        // SAFETY: with the layout of its allocation; `Pair` drops the halves first.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// Two ends and their loops.
+/// Two endpoints and their loops.
 pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
     pub(crate) pages: [LoopPage; 2],
-    /// What each end sees of the other's loop.
+    /// Each endpoint's view of the peer's loop.
     pub(crate) peers: [PeerLoop; 2],
     /// Declared last, as it is dropped last.
     memory: [[Memory; 2]; 2],
@@ -51,7 +51,7 @@ impl Pair {
     pub(crate) fn new() -> Pair {
         let segments = [Memory::segment(), Memory::segment()];
         let loops = [(); 2].map(|()| Memory::new(LOOP_PAGE_SIZE, &format_loop_page()));
-        // SAFETY: `Pair` keeps all memory until its ends are dropped.
+        // SAFETY: `Pair` keeps all memory until its endpoints are dropped.
         let ends = [0, 1].map(|end| unsafe {
             let own = Segment::new(segments[end].start, MIN_SIZE).unwrap();
             let peer = PeerSegment::new(segments[1 - end].start, MIN_SIZE).unwrap();
@@ -64,7 +64,7 @@ impl Pair {
         Pair { ends, pages, peers, memory: [segments, loops] }
     }
 
-    /// Both in the ring from the first byte on.
+    /// Both directions use their ring from the first byte on.
     pub(crate) fn in_ring() -> Pair {
         let mut pair = Pair::new();
         pair.ends.iter().for_each(|end| end.receiver.mark_aware());
@@ -72,10 +72,10 @@ impl Pair {
         pair
     }
 
-    /// Where in its ring an end writes next, if it does not go around.
+    /// The position at which an endpoint writes next, if it does not wrap.
     pub(crate) fn ring_position(&self, end: usize) -> u64 {
         let word = |offset: usize| {
-            // SAFETY: inside the allocation, on the thread that uses the ends.
+            // SAFETY: inside the allocation, on the thread that uses the endpoints.
             unsafe { self.memory[0][end].start.add(offset).cast::<u64>().read() }
         };
         word(1024) - word(1032)

@@ -5,8 +5,8 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(ring_loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Orders our stores before our later loads: what each of two sides does before it looks
-/// for what the other has stored.
+/// Orders our stores before our later loads: each side issues it between its own store
+/// and its check of the other side's word.
 #[inline(always)]
 pub(crate) fn full_fence() {
     #[cfg(ring_loom)]

@@ -1,5 +1,5 @@
-//! What somebody sees who takes part in nothing: the words of a segment and of a loop page,
-//! read one by one. Nothing is checked, since nothing is concluded: they are numbers to show.
+//! An observer's view: the words of a region and of a loop page, loaded one by one.
+//! Nothing is validated, since nothing depends on them: they are numbers to display.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -8,47 +8,48 @@ use crate::layout::{self, Header, LayoutError, SENT_MESSAGES, TAKEN_MESSAGES};
 use crate::memory::PageMemory;
 use crate::sync::Ordering;
 
-/// The words of a segment that tell how its end does. What its end wrote, be it true or not.
+/// The words of a region that describe its endpoint, as that endpoint wrote them:
+/// unverified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words {
-    /// Its end has mapped both segments.
+    /// Its endpoint has mapped both regions.
     pub aware: bool,
-    /// Its receiver waits for a bell: the connection is cold there.
+    /// Its receiver waits for a wake-up: the connection is cold there.
     pub armed: bool,
-    /// Its end reads no more.
+    /// Its endpoint reads no more.
     pub ended: bool,
-    /// Parts opened after the first, modulo 2^32: odd ones are of the ring.
+    /// Runs opened after the first, modulo 2^32: odd ones are ring runs.
     pub parts: u32,
-    /// Bells sent, modulo 2^32.
+    /// Wake-up bytes sent, modulo 2^32.
     pub bells: u32,
     /// Stream bytes sent through the kernel connection.
     pub sent_tcp: u64,
-    /// Stream bytes taken from the kernel connection.
+    /// Stream bytes consumed from the kernel connection.
     pub taken_tcp: u64,
     /// Ring count published.
     pub tail: u64,
-    /// Ring count of the other direction that was taken.
+    /// Ring count of the other direction that was consumed.
     pub head: u64,
-    /// Messages sent, a few late.
+    /// Messages sent; lags by a few.
     pub sent_messages: u64,
-    /// Messages taken, a few late.
+    /// Messages consumed; lags by a few.
     pub taken_messages: u64,
 }
 
-/// The first page of somebody's segment, mapped read-only.
+/// The first page of a region, mapped read-only.
 #[derive(Debug)]
 pub struct SegmentView(NonNull<Header>);
 
-// SAFETY: the memory is shared by its nature, every word of it an atomic, and whoever made
-// the view keeps it mapped while the view lives, on whatever thread.
+// SAFETY: the memory is shared by design and every word of it is an atomic. The creator
+// of the view keeps it mapped while the view lives, on any thread.
 unsafe impl Send for SegmentView {}
 
 impl SegmentView {
-    /// The segment whose first page is mapped at `start`.
+    /// The region whose first page is mapped at `start`.
     ///
     /// # Safety
-    /// [`layout::PAGE`] bytes stay mapped there, readable, while this lives, and nobody in
-    /// this process makes references to them.
+    /// [`layout::PAGE`] bytes stay mapped there, readable, while this lives, and no
+    /// references to them exist in this process.
     ///
     /// # Errors
     /// The memory does not begin at a cache line.
@@ -61,8 +62,8 @@ impl SegmentView {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: `new`'s caller keeps the page mapped, which is longer than a header; every
-        // word of it is an atomic or padding.
+        // SAFETY: the caller of `new` keeps the page mapped, which is longer than a
+        // header; every word of it is an atomic or padding.
         unsafe { self.0.as_ref() }
     }
 
@@ -86,7 +87,7 @@ impl SegmentView {
     }
 }
 
-/// Somebody's loop page, mapped read-only.
+/// A loop page, mapped read-only.
 #[derive(Debug)]
 pub struct LoopView(PageMemory);
 
@@ -97,13 +98,13 @@ impl LoopView {
     /// [`layout::LOOP_PAGE_SIZE`] bytes stay mapped there, readable, while this lives.
     ///
     /// # Errors
-    /// What lies there is no loop page of this version.
+    /// The memory is not a loop page of this version.
     pub unsafe fn new(start: NonNull<u8>) -> Result<LoopView, LayoutError> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { PageMemory::new(start) }.map(LoopView)
     }
 
-    /// Whether any sleeper of the loop says that it sleeps.
+    /// Whether any waiter of the loop has published that it sleeps.
     pub fn asleep(&self) -> bool {
         (0..layout::SLEEPERS)
             .filter_map(|sleeper| self.0.header().asleep(sleeper))

@@ -1,27 +1,27 @@
-//! What lies before the receiver in both lanes, without taking it.
+//! The unread bytes of both paths, without consuming them.
 
 use super::Receiver;
 use crate::Corrupt;
 use crate::parts::{self, Lane};
 
-/// Stream bytes that lie together in one lane.
+/// Contiguous stream bytes of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Which ([`Receiver::copy_ahead`] copies those of the ring).
+    /// The path ([`Receiver::copy_ahead`] copies those of the ring).
     pub lane: Lane,
-    /// Unread bytes of that lane before them, bells among them.
+    /// Unread bytes of that path before them, wake-up bytes included.
     pub skip: u64,
-    /// How many.
+    /// Their number.
     pub count: u64,
 }
 
-/// What [`Receiver::here`] finds.
+/// The result of [`Receiver::here`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// Stream bytes in the kernel, whatever part they belong to: no bells.
+    /// Stream bytes in the kernel, of any run, without wake-up bytes.
     pub in_kernel: u64,
-    /// Bytes that can be read now, from both lanes: ring bytes are not while bytes that were sent through the kernel
-    /// before them are still under way.
+    /// Bytes that can be read now, of both paths. Ring bytes cannot while bytes that were
+    /// sent through the kernel before them are still on their way.
     pub readable: u64,
 }
 
@@ -33,10 +33,11 @@ impl Here {
 }
 
 impl Receiver {
-    /// Stream bytes that are here, where `kernel` bytes of the TCP lane lie unread. To be asked after the kernel was.
+    /// The unread stream bytes, given `kernel` unread bytes of the TCP path. To be called
+    /// after that number was read from the kernel.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn here(&mut self, kernel: u64) -> Result<Here, Corrupt> {
         let mut sum = Here::default();
         self.walk(kernel, |Ahead { lane, count, .. }, follows| {
@@ -45,10 +46,10 @@ impl Receiver {
         Ok(sum)
     }
 
-    /// The same bytes that can be read now, where they lie, in their order.
+    /// The bytes that can be read now, by position, in stream order.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn ahead(&mut self, kernel: u64) -> Result<Vec<Ahead>, Corrupt> {
         let mut all = Vec::new();
         self.walk(kernel, |ahead, follows| {
@@ -59,20 +60,20 @@ impl Receiver {
         Ok(all)
     }
 
-    /// Copies bytes that lie behind `skip` unread ones of the ring, whatever lies between them in the stream; returns how
-    /// many are there.
+    /// Copies bytes behind `skip` unread ones of the ring, regardless of bytes of the
+    /// other path between them in the stream; returns how many there are.
     pub fn copy_ahead(&self, skip: u64, buffer: &mut [u8]) -> usize {
         let unread = self.tail.wrapping_sub(self.head);
         let count = unread.saturating_sub(skip).min(buffer.len() as u64) as usize;
         if count > 0 {
-            // Nobody has more unread than a ring's length.
+            // At most a ring's length is unread.
             let index = (self.index + skip as usize) % self.peer.ring_length();
             self.peer.copy_out(index, &mut buffer[..count]);
         }
         count
     }
 
-    /// What each part holds of the stream; false: something is missing before.
+    /// Calls `each` with the bytes of each run; false: bytes before them are missing.
     fn walk(&mut self, kernel: u64, mut each: impl FnMut(Ahead, bool)) -> Result<(), Corrupt> {
         self.refresh()?;
         let peer = self.peer.header();
@@ -99,7 +100,7 @@ impl Receiver {
             let part = next.start - stream;
             part_is(lane, tcp, part, &mut follows);
             (lane, tcp) = match next.tcp_start {
-                // The ring's part ends, and with it the bells.
+                // The ring run ends, and with it the wake-up bytes.
                 Some(start) => (Lane::Tcp, start),
                 None => (Lane::Ring, tcp.saturating_add(part)),
             };

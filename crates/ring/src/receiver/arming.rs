@@ -1,4 +1,4 @@
-//! When the other end has to ring: an end is armed, muted or hot.
+//! When the peer has to wake this endpoint, which is armed, masked or hot.
 
 use super::{Ready, Receiver};
 use crate::Corrupt;
@@ -6,31 +6,33 @@ use crate::bell::{EACH, WakeUp, next_number};
 use crate::sync::{Ordering, full_fence};
 
 impl Receiver {
-    /// Asks for a bell; to be called before this end waits on the kernel connection. True:
-    /// something came meanwhile, this end stays awake and is not armed.
+    /// Requests a wake-up; to be called before this endpoint waits on the kernel
+    /// connection. True: bytes arrived meanwhile, and this endpoint is not armed and
+    /// stays awake.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn arm(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         self.release();
         self.tell_count();
         self.ask_for_bell(by);
-        // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
+        // BELL-PAIR: armed before this last check; `wants_bell` has the other fence.
         self.look_armed()
     }
 
-    /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
-    /// sender that came back to its ring meanwhile, and whose bell found no room behind these
-    /// bytes, has counted on this look. True: ring bytes are here, and this end is not armed.
+    /// To be called after each consumption of TCP-path bytes by an endpoint that stays
+    /// armed meanwhile. A sender that returned to its ring, and found no room for its
+    /// wake-up byte behind these bytes, relies on this check. True: ring bytes are
+    /// unread, and this endpoint is not armed.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
         self.look_armed()
     }
 
-    /// Looks once more behind what was stored before. True: ring bytes are here, and this end is
-    /// not armed.
+    /// Checks the ring once more, behind the stores before. True: ring bytes are unread,
+    /// and this endpoint is not armed.
     fn look_armed(&mut self) -> Result<bool, Corrupt> {
         full_fence();
         let ready = self.look_again();
@@ -50,17 +52,19 @@ impl Receiver {
         own.armed.store(self.number, Ordering::Relaxed);
     }
 
-    /// Whether an armed end is rung for each publication from its next [`Receiver::arm`] on, instead of once: for
-    /// somebody who waits by edges of the kernel connection, and looks at nothing in between.
+    /// Whether an armed endpoint requests a wake-up for each publication from its next
+    /// [`Receiver::arm`] on, instead of one: for a waiter with edge-triggered events of
+    /// the kernel connection that polls nothing in between.
     pub fn rings_each(&mut self, each: bool) {
         self.each = each || (self.stays_armed && self.each);
     }
 
-    /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
-    /// little. True: more came meanwhile, and this end is not armed.
+    /// As [`Receiver::arm`], for an endpoint that leaves the available bytes unread,
+    /// since they are too few. True: more arrived meanwhile, and this endpoint is not
+    /// armed.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     #[cold]
     pub fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         let before = self.tail;
@@ -73,53 +77,57 @@ impl Receiver {
         Ok(more)
     }
 
-    /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
-    /// once, and other connections of its loop are not counted as rung through this one.
+    /// As [`Receiver::arm`], for an endpoint that consumes nothing for now, whatever
+    /// arrives: it is woken once, and that wake-up does not count for other connections
+    /// of its loop.
     pub fn mute(&mut self) {
         self.mute_by(WakeUp::Tcp);
     }
 
-    /// The same, by this.
+    /// As [`Receiver::mute`], woken by `by`.
     pub fn mute_by(&mut self, by: WakeUp) {
         self.release();
         self.ask_for_bell(by);
-        // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
+        // BELL-PAIR: a later check sees the bytes published before, and later ones cause
+        // a wake-up.
         full_fence();
     }
 
-    /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
+    /// The connection is hot: its waiter polls it while awake.
     #[inline]
     pub fn disarm(&mut self) {
         if self.stays_armed {
             return;
         }
-        // SLEEPER-PAIR: release who that is.
+        // SLEEPER-PAIR: release the waiter's number.
         self.own.header().armed.store(0, Ordering::Release);
     }
 
-    /// From here on this end is never hot, so that each wake-up is its own and counts for no
-    /// other connection: several threads or processes wait for it. `each`: a wake-up for each
-    /// publication.
+    /// From here on this endpoint is never hot, so that each wake-up counts for this
+    /// connection alone: several threads or processes wait for it. `each`: a wake-up for
+    /// each publication.
     pub fn stay_armed(&mut self, each: bool) {
         self.stays_armed = true;
         self.each |= each;
         self.mute();
     }
 
-    /// How it asked to be woken when it was armed last.
+    /// The wake-up that it requested when it was armed last.
     #[inline]
     pub fn armed_by(&self) -> WakeUp {
         WakeUp::of(self.number)
     }
 
-    /// The sleeper that [`Receiver::looked_at_by`] named last, in any process that has this end.
+    /// The waiter that [`Receiver::looked_at_by`] set last, in any process that holds
+    /// this endpoint.
     #[cold]
     pub fn sleeper(&self) -> u32 {
         WakeUp::of_sleeper(self.own.header().sleeper.load(Ordering::Relaxed)).0
     }
 
-    /// Names the sleeper that looks at it while it is hot, and how that is woken; [`NO_SLEEPER`] for one
-    /// that never sleeps. To be called while it is armed or muted only.
+    /// Sets the waiter that polls it while it is hot, and how that waiter is woken;
+    /// [`NO_SLEEPER`] for one that never sleeps. To be called only while it is armed or
+    /// masked.
     ///
     /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
     pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {

@@ -1,4 +1,4 @@
-//! How an end takes part: from when on its ring is used, and what is left to do when it leaves.
+//! When the ring of an endpoint is used, and how the endpoint is demoted.
 
 use super::Receiver;
 use crate::Corrupt;
@@ -6,83 +6,89 @@ use crate::layout::{BUSY, ENDED, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, 
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
 
-/// What an end that leaves has to wait for.
+/// What a demoted endpoint has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// The other end is just giving something to the kernel, or about to end: ask again, and once behind its end.
+    /// The peer is giving bytes to the kernel, or about to end its stream: call again,
+    /// and once after its end.
     Wait,
-    /// So many bells are the next that the kernel has, or is about to have; behind them come
-    /// stream bytes only, all that are left.
+    /// The next bytes of the kernel, now or soon, are this many wake-up bytes; all other
+    /// bytes behind them are stream bytes.
     Bells(u64),
-    /// What is left lies in both lanes: to be read on until the other end wants all of it back
-    /// ([`Receiver::is_wanted_back`]) and nothing is left to take ([`Receiver::left_to_take`]), and given back then.
+    /// The unread bytes lie on both paths. They have to be consumed until the peer
+    /// requests all of them ([`Receiver::is_wanted_back`]) and none are left
+    /// ([`Receiver::left_to_take`]), and then be returned.
     GiveBack,
-    /// Bytes lie in the ring that the other end cannot send again in their order.
+    /// The ring has bytes that the peer cannot resend in order.
     Lost,
 }
 
 impl Receiver {
-    /// Lets the other end use its ring. From now on this end looks there, or has armed.
+    /// Permits the peer to use its ring. From now on this endpoint polls it, or has
+    /// armed.
     pub fn mark_aware(&self) {
-        // What was armed before is ordered by the fences of `arm` and `wants_bell`.
+        // Earlier arming is ordered by the fences of `arm` and `wants_bell`.
         self.own.header().aware.store(1, Ordering::Release);
     }
 
-    /// Takes nothing from the ring any more: the other end sends what was not taken again,
-    /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
+    /// Demotes this endpoint, which consumes nothing from the ring any more. The peer
+    /// resends the unread bytes through the kernel, and all later bytes behind them.
+    /// [`Receiver::leaving`] follows.
     pub fn leave(&mut self) {
         self.release();
-        // Bells behind bytes that nobody took, and the ring's bytes that they announced.
+        // Wake-up bytes behind unread TCP bytes, and the ring bytes that they announced.
         let both = self.refresh().is_ok()
             && self.lane() == Lane::Tcp
             && self.next.is_some()
             && (self.bells_before_copies().is_none() || self.is_given_now());
         // LEAVE-PAIR: release the last head.
         self.own.header().left.store(if both { LEFT_BOTH } else { LEFT }, Ordering::Release);
-        // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
+        // LEAVE-PAIR: the peer sees it, or its kernel call is seen behind this.
         full_fence();
     }
 
-    /// Stream bytes that the other end has sent, and this end has not taken. Behind [`Leaving::GiveBack`] that is all.
+    /// Stream bytes that the peer has sent, and this endpoint has not consumed. After
+    /// [`Leaving::GiveBack`] these are all.
     pub fn left_to_take(&self) -> u64 {
         let peer = self.peer.header();
         let sent = peer.tail.load(Ordering::Acquire).wrapping_add(peer.sent.data.load(Ordering::Relaxed));
         sent.wrapping_sub(self.stream())
     }
 
-    /// All that was left was given back.
+    /// All unread bytes were returned.
     pub fn gave_all_back(&self) {
         // RETURN-PAIR: release the last bytes.
         self.own.header().left.store(GAVE_BACK, Ordering::Release);
     }
 
-    /// Whether the kernel has something, or is about to have it, that the other end gave it and this one did not take.
+    /// Whether the kernel has, or is about to have, bytes of the peer that this endpoint
+    /// did not consume.
     pub fn is_given_more(&self) -> bool {
         let peer = self.peer.header();
-        // CLOSE-PAIR: acquire the count of what the kernel took.
+        // CLOSE-PAIR: acquire the count of the bytes that the kernel accepted.
         self.is_given_now() || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
     }
 
-    /// Whether the other end has called [`crate::Sender::sends_no_more`].
+    /// Whether the peer has called [`crate::Sender::sends_no_more`].
     pub fn peer_has_finished(&self) -> bool {
         self.peer.header().at_kernel.load(Ordering::Relaxed) == FINISHED
     }
 
-    /// Whether a process of this end has left.
+    /// Whether a process of this endpoint has demoted it.
     pub fn has_left(&self) -> bool {
         self.own.header().left.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a process of this end has left, or reads no more.
+    /// Whether a process of this endpoint has demoted it, or reads no more.
     pub fn is_over(&self) -> bool {
         self.has_left() || self.own.header().ended.load(Ordering::Relaxed) == ENDED
     }
 
-    /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
-    /// connection who knows of no bells.
+    /// The step that remains after [`Receiver::leave`], before the kernel connection is
+    /// read by a program that cannot discard wake-up bytes.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
         let outlook = self.outlook()?;
         let (own, peer) = (self.own.header(), self.peer.header());
@@ -99,10 +105,10 @@ impl Receiver {
         }
     }
 
-    /// Whether the other end has sent all that it will before this end, which reads on meanwhile, has given everything
-    /// back; `None`: it wants nothing back.
+    /// Whether the peer sends nothing more until this endpoint, which reads on meanwhile,
+    /// has returned everything; `None`: it requests no return.
     pub fn is_wanted_back(&self) -> Option<bool> {
-        // RETURN-PAIR: acquire how much was sent in all.
+        // RETURN-PAIR: acquire the count of all bytes sent.
         match self.peer.header().owes.load(Ordering::Acquire) {
             WANTS_BACK => Some(true),
             0 => Some(false),
@@ -110,24 +116,25 @@ impl Receiver {
         }
     }
 
-    /// Behind [`Receiver::leave`]: whether the other end has sent again, or is about to, what was not taken.
+    /// After [`Receiver::leave`]: whether the peer has resent the unread bytes, or is
+    /// about to.
     pub fn is_answered(&self) -> bool {
-        // LEAVE-PAIR: no word read behind this is from before the answer.
+        // LEAVE-PAIR: words loaded behind this are no older than the answer.
         is_answer(self.peer.header().owes.load(Ordering::Acquire))
     }
 
-    /// What [`Receiver::leaving`] comes to where the other end cannot take anything back.
+    /// The result of [`Receiver::leaving`] for a peer that takes no bytes back.
     ///
     /// # Errors
-    /// The other end's words are nonsense.
+    /// The peer violated the protocol.
     pub fn outlook(&mut self) -> Result<Leaving, Corrupt> {
         let peer = self.peer.header();
-        // LEAVE-PAIR: acquire the count of what the kernel took.
+        // LEAVE-PAIR: acquire the count of the bytes that the kernel accepted.
         let at_kernel = peer.at_kernel.load(Ordering::Acquire);
         if at_kernel == BUSY {
             return Ok(Leaving::Wait);
         }
-        // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
+        // LEAVE-PAIR: resent bytes are not counted before the answer is stored.
         let sent = peer.sent.tcp.load(Ordering::Acquire);
         let owes = peer.owes.load(Ordering::Acquire);
         let answered = is_answer(owes);
@@ -138,7 +145,7 @@ impl Receiver {
             return Ok(Leaving::Wait);
         }
         let parts = peer.parts_published.load(Ordering::Relaxed);
-        // Bytes sent again lie behind all bells, in the part that was opened for them.
+        // Resent bytes lie behind all wake-up bytes, in the run that was opened for them.
         let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
         let sent = again.unwrap_or(sent);
         let unread = self.tail != self.head && !answered;
@@ -146,7 +153,8 @@ impl Receiver {
             return Ok(Leaving::Bells(bells));
         }
         let finished = unread && (at_kernel == FINISHED || owes == REFUSED);
-        // LEAVE-PAIR: whether it saw that this end left is certain behind its FIN, before which it answers.
+        // LEAVE-PAIR: the peer answers before its FIN, so whether it saw this demotion is
+        // certain after the FIN.
         let undecided = finished && owes == 0 && self.own.header().left.load(Ordering::Relaxed) == LEFT;
         let in_kernel = sent.saturating_sub(self.tcp);
         Ok(match (self.lane(), self.next) {
@@ -167,8 +175,8 @@ impl Receiver {
         })
     }
 
-    /// How many bells lie before all that was not taken, if the kernel has that in its order and with nothing in between,
-    /// copies of what is in the ring.
+    /// How many wake-up bytes lie before the unread bytes, if the kernel has all of
+    /// those, in order and contiguous: data and copies of the ring bytes.
     fn bells_before_copies(&self) -> Option<u64> {
         let copies = self.copies()?;
         match (self.lane(), self.next) {
@@ -185,22 +193,23 @@ impl Receiver {
         }
     }
 
-    /// Whether the other end is just giving something to the kernel.
+    /// Whether the peer is giving bytes to the kernel.
     fn is_given_now(&self) -> bool {
         // COPY-PAIR: acquire whether all are there.
         self.peer.header().at_kernel.load(Ordering::Acquire) == BUSY
     }
 
-    /// Says whether this end reads no more; to be called before its last descriptor is closed or its kernel connection is
-    /// reset, so that nobody rings on it for a loop that sleeps. False: it did not come to that.
+    /// Publishes whether this endpoint reads no more. To be called before its last
+    /// descriptor is closed or its kernel connection is reset, so that no wake-up for a
+    /// sleeping loop is sent to it. False: the close or reset did not happen.
     pub fn mark_ended(&self, ended: bool) {
         self.own.header().ended.store(if ended { ENDED } else { 0 }, Ordering::Relaxed);
-        // CLOSE-PAIR: one who rings sees it, or is seen behind this.
+        // CLOSE-PAIR: a peer that sends a wake-up byte sees it, or is seen behind this.
         full_fence();
     }
 }
 
-/// Whether `owes` says how much was, or is, to be sent again.
+/// Whether `owes` is the number of bytes that were, or are to be, resent.
 fn is_answer(owes: u32) -> bool {
     !matches!(owes, 0 | REFUSED | WANTS_BACK)
 }

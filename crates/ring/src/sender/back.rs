@@ -1,5 +1,6 @@
-//! What a sender does once one of the two ends has left the rings to somebody who knows of none: it sends again what the
-//! other end did not take, or gives back what it did not take itself.
+//! What a sender does once one of the two endpoints is demoted, to a program that knows
+//! of no ring: it resends the ring bytes that the peer did not consume, or returns the
+//! bytes that it did not consume itself.
 
 use super::Sender;
 use crate::Corrupt;
@@ -8,11 +9,12 @@ use crate::parts::Lane;
 use crate::sync::Ordering;
 
 impl Sender {
-    /// The other end has left: how many bytes of the ring it did not take, which the kernel is to
-    /// get now, before any others ([`Sender::peek_owed`], [`Sender::sent_again`]).
+    /// The peer was demoted: returns how many ring bytes it did not consume. The kernel
+    /// has to get these now, before any others ([`Sender::peek_owed`],
+    /// [`Sender::sent_again`]).
     ///
     /// # Errors
-    /// The other end has taken what was never sent, or bytes that it did not take lie before
+    /// The peer consumed bytes that were never sent, or its unread ring bytes lie before
     /// others that the kernel has.
     #[cold]
     pub fn recall(&mut self) -> Result<usize, Corrupt> {
@@ -29,10 +31,10 @@ impl Sender {
         let owes = self.untaken_by_kernel()?;
         if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_in_both(owes) {
             self.refuse();
-            // Behind FIN the other end puts an heir in its place.
+            // Behind FIN the peer replaces the connection by a successor.
             return if self.is_finished() { Ok(0) } else { Err(Corrupt::Left) };
         }
-        // The other end reads records no more; where this part begins is nobody's business.
+        // The peer reads no more records; where this run begins no longer matters.
         if self.lane() == Lane::Ring && !self.open_tcp()? {
             return Err(Corrupt::PartsTaken);
         }
@@ -40,12 +42,12 @@ impl Sender {
         Ok(owes)
     }
 
-    /// Bytes of the ring that the other end did not take, if they are not in the kernel, too.
+    /// Ring bytes that the peer did not consume, unless the kernel has copies of them.
     fn untaken_by_kernel(&mut self) -> Result<usize, Corrupt> {
         self.untaken().map(|untaken| if self.has_copied(untaken) { 0 } else { untaken })
     }
 
-    /// Whether such bytes are followed by others that the kernel has.
+    /// Whether unread ring bytes are followed by others that the kernel has.
     fn is_in_both(&self, untaken: usize) -> bool {
         untaken > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start
     }
@@ -54,12 +56,14 @@ impl Sender {
         self.own.header().at_kernel.load(Ordering::Relaxed) == FINISHED
     }
 
-    /// Whether the other end, which has left, is to give back what it did not take, since that lies in both lanes: asks it
-    /// to. Then nothing may be given to the kernel, nor to the ring, until [`Sender::get_back`] has it all. To be asked
-    /// before [`Sender::recall`], which refuses such bytes, and only while no call of the kernel is under way.
+    /// Requests the return of the bytes that the demoted peer did not consume, if they
+    /// lie on both paths; true if it was requested. Then nothing may be given to the
+    /// kernel or the ring until [`Sender::get_back`] has it all. To be called before
+    /// [`Sender::recall`], which refuses such bytes, and only while no kernel call is in
+    /// progress.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     #[cold]
     pub fn wants_back(&mut self) -> Result<bool, Corrupt> {
         match self.own.header().owes.load(Ordering::Relaxed) {
@@ -67,23 +71,24 @@ impl Sender {
             0 if self.peer_left() => {}
             _ => return Ok(false),
         }
-        // RETURN-PAIR: acquire the head first, which moves on once `left` says that all comes back.
+        // RETURN-PAIR: acquire the head first: it moves on once `left` announces the
+        // return.
         let untaken = self.untaken_by_kernel()?;
         let left = self.peer.header().left.load(Ordering::Relaxed);
-        // Who sends nothing more may have been left by then.
+        // An endpoint that sends nothing more may have been demoted by then.
         let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_in_both(untaken));
         if wants {
-            // RETURN-PAIR: release how much was sent in all.
+            // RETURN-PAIR: release the count of all bytes sent.
             self.own.header().owes.store(WANTS_BACK, Ordering::Release);
         }
         Ok(wants)
     }
 
-    /// Appends what the other end has given back to `bytes`. True: that was all, and goes to the kernel before anything
-    /// else.
+    /// Appends the bytes that the peer has returned to `bytes`. True: these were the
+    /// last; all of them go to the kernel before anything else.
     ///
     /// # Errors
-    /// The other end gives more at once than its ring holds, or more than was ever sent.
+    /// The peer returned more at once than its ring holds, or more than was ever sent.
     #[cold]
     pub fn get_back(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Corrupt> {
         let (own, peer) = (self.own.header(), self.peer.header());
@@ -101,7 +106,7 @@ impl Sender {
         let before = bytes.len();
         bytes.resize(before + count, 0);
         self.peer.copy_out(index, &mut bytes[before..]);
-        // RETURN-PAIR: release the end of the copying.
+        // RETURN-PAIR: release our copying.
         own.got_back.store(given, Ordering::Release);
         if all {
             self.owes(0);
@@ -109,15 +114,16 @@ impl Sender {
         Ok(all)
     }
 
-    /// Gives some of `bytes` back to the other end, which sent them, in the free part of this end's ring, which sends
-    /// nothing more; returns how many: none while that has not taken those before.
+    /// Returns some of `bytes` to the peer, which sent them, in the free part of this
+    /// endpoint's ring, which sends nothing more. Returns the number of bytes: 0 while
+    /// the peer has not read the previous ones.
     ///
     /// # Errors
-    /// The other end took what was never given; or the ring is full of bytes that it has not read.
+    /// The peer read bytes that were never returned; or the ring is full of unread bytes.
     #[cold]
     pub fn give_back(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
         let given = self.own.header().given_back.load(Ordering::Relaxed);
-        // RETURN-PAIR: acquire the end of the copying.
+        // RETURN-PAIR: acquire the peer's copying.
         if self.peer.header().got_back.load(Ordering::Acquire) != given {
             return Ok(0);
         }
@@ -131,37 +137,40 @@ impl Sender {
         Ok(count)
     }
 
-    /// This end leaves, and the other has not: what that does not take is lost if it leaves later, too.
+    /// This endpoint is demoted before the peer: the peer's unread bytes are lost if it
+    /// is demoted later, too.
     pub fn refuse(&self) {
-        // LEAVE-PAIR: one who leaves waits for this, or for bytes that are sent again.
+        // LEAVE-PAIR: a peer that is demoted waits for this, or for bytes that are
+        // resent.
         self.own.header().owes.store(REFUSED, Ordering::Release);
     }
 
     fn owes(&self, count: usize) {
-        // LEAVE-PAIR: release the part that was opened for them.
+        // LEAVE-PAIR: release the run that was opened for them.
         self.own.header().owes.store(count as u32 + 1, Ordering::Release);
     }
 
-    /// Copies the first of the bytes that are owed; returns how many.
+    /// Copies the first of the owed bytes; returns how many.
     ///
     /// # Errors
     /// As for [`Sender::recall`].
     pub fn peek_owed(&mut self, bytes: &mut [u8]) -> Result<usize, Corrupt> {
         let owes = self.recall()?;
         let count = owes.min(bytes.len());
-        // `recall` keeps it within the ring's length.
+        // `recall` bounds it by the ring's length.
         self.copy_last(owes, &mut bytes[..count]);
         Ok(count)
     }
 
-    /// Copies the first of the last `count` bytes of the ring, which are no more than its length.
+    /// Copies the first of the last `count` ring bytes, which are at most the ring's
+    /// length.
     pub(super) fn copy_last(&self, count: usize, bytes: &mut [u8]) {
         let index = self.index + self.own.ring_length() - count;
         let index = if index < self.own.ring_length() { index } else { index - self.own.ring_length() };
         self.own.copy_out(index, bytes);
     }
 
-    /// The kernel took `count` of the bytes that were owed.
+    /// The kernel accepted `count` of the owed bytes.
     ///
     /// # Errors
     /// As for [`Sender::recall`].

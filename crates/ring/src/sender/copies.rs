@@ -1,5 +1,6 @@
-//! What a sender does where the other end may hand the connection over unread, and nobody could send it again by then, or
-//! in its order: the kernel gets it, too, and has the whole stream then.
+//! Copies of ring bytes in the kernel, so that the kernel has the whole stream. Needed
+//! where the peer may hand the connection over before it read them, and they could not be
+//! resent by then, or not in order.
 
 use super::Sender;
 use crate::Corrupt;
@@ -8,13 +9,15 @@ use crate::parts::{self, Lane};
 use crate::sync::Ordering;
 
 impl Sender {
-    /// Announces copies of the ring bytes that the other end did not take, all of which the kernel is to be given next
-    /// ([`Sender::peek_copies`], [`Sender::copied`], [`Sender::end_copies`]), and behind which nothing goes through the ring until they are taken; returns
-    /// how many. 0: there are none, or they would not follow what the kernel has, or copies of some are there. To be called
-    /// after [`Sender::may_ring`] has agreed.
+    /// Announces copies of the ring bytes that the peer did not consume; returns how
+    /// many. All of them have to be given to the kernel next ([`Sender::peek_copies`],
+    /// [`Sender::copied`], [`Sender::end_copies`]), and nothing goes through the ring
+    /// until they are consumed. 0: there are none, they would not follow the kernel's
+    /// bytes, or copies of some exist. To be called after [`Sender::may_ring`] has
+    /// permitted it.
     ///
     /// # Errors
-    /// The other end has taken what was never sent.
+    /// The peer consumed bytes that were never sent.
     #[cold]
     pub fn announce_copies(&mut self) -> Result<usize, Corrupt> {
         if self.lane() != Lane::Ring {
@@ -33,7 +36,7 @@ impl Sender {
         // COPY-PAIR: release that the words change.
         own.copied_at.store(self.tcp, Ordering::Release);
         own.copied_tail.store(self.tail, Ordering::Release);
-        // COPY-PAIR: release where they lie. No ring is longer than `COPIES_MOST`.
+        // COPY-PAIR: release their position. No ring is longer than `COPIES_MOST`.
         own.copied.store(number | untaken as u32, Ordering::Release);
         Ok(untaken)
     }
@@ -46,15 +49,16 @@ impl Sender {
         count
     }
 
-    /// The kernel took `count` more copies.
+    /// The kernel accepted `count` more copies.
     #[cold]
     pub fn copied(&mut self, count: usize) {
         self.tcp = self.tcp.wrapping_add(count as u64);
-        // COUNT-PAIR: as for bells, which they are to who reads on.
+        // COUNT-PAIR: as for wake-up bytes, which they are to a receiver that consumes
+        // the ring.
         self.own.header().sent.tcp.store(self.tcp, Ordering::Release);
     }
 
-    /// The kernel gets no more copies; of fewer than `all` nobody has a use.
+    /// The kernel gets no more copies; fewer than `all` are useless.
     #[cold]
     pub fn end_copies(&mut self, all: bool) {
         if !all {
@@ -64,13 +68,13 @@ impl Sender {
         self.kernel_refused();
     }
 
-    /// They are bells like others from here on.
+    /// They count as ordinary wake-up bytes from here on.
     pub(super) fn forget_copies(&self) {
         let copied = &self.own.header().copied;
         copied.store(copied.load(Ordering::Relaxed) & !COPIES_MOST, Ordering::Relaxed);
     }
 
-    /// Whether the kernel has copies of all that is in the ring.
+    /// Whether the kernel has copies of all unread ring bytes.
     pub(super) fn has_copied(&self, untaken: usize) -> bool {
         let own = self.own.header();
         let copied = (own.copied.load(Ordering::Relaxed) & COPIES_MOST) as usize;
