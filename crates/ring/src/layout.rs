@@ -249,21 +249,21 @@ pub(crate) struct LoopHeader {
     gap_68: Gap<60>,
     pub(crate) counters: Counters,
     /// Waiters 1 and on.
-    pub(crate) others: [Sleeper; OTHER_SLEEPERS],
+    pub(crate) others: [WaiterWord; OTHER_WAITERS],
 }
 
 #[cfg(not(ring_loom))]
-const OTHER_SLEEPERS: usize = SLEEPERS as usize - 1;
+const OTHER_WAITERS: usize = SLEEPERS as usize - 1;
 /// The model has few, since the checker tracks each word.
 #[cfg(ring_loom)]
-const OTHER_SLEEPERS: usize = 1;
+const OTHER_WAITERS: usize = 1;
 
 /// A word in its own cache line: a loop writes it each time that it goes to sleep or
 /// wakes.
 #[derive(Debug)]
 #[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
-pub(crate) struct Sleeper {
+pub(crate) struct WaiterWord {
     asleep: AtomicU32,
     gap_4: Gap<60>,
 }
@@ -271,8 +271,8 @@ pub(crate) struct Sleeper {
 impl LoopHeader {
     /// The word of a waiter; `None` if there is no such waiter, as for [`NO_SLEEPER`].
     #[inline(always)]
-    pub(crate) fn asleep(&self, sleeper: u32) -> Option<&AtomicU32> {
-        match sleeper {
+    pub(crate) fn asleep(&self, waiter: u32) -> Option<&AtomicU32> {
+        match waiter {
             0 => Some(&self.asleep),
             other => self.others.get((other as usize).wrapping_sub(1)).map(|other| &other.asleep),
         }
@@ -326,6 +326,6 @@ const _: () = {
     assert!(offset_of!(LoopHeader, asleep) == 64);
     assert!(offset_of!(LoopHeader, counters) == LOOP_COUNTERS_OFFSET);
     assert!(offset_of!(LoopHeader, others) == 256);
-    assert!(size_of::<Sleeper>() == 64);
+    assert!(size_of::<WaiterWord>() == 64);
     assert!(size_of::<LoopHeader>() <= LOOP_PAGE_SIZE);
 };

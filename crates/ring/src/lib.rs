@@ -12,7 +12,6 @@
 #[cfg(all(test, not(ring_loom)))]
 extern crate self as ring;
 
-mod bell;
 pub mod layout;
 mod lock;
 #[cfg_attr(ring_loom, path = "memory_model.rs")]
@@ -24,8 +23,8 @@ mod stamp;
 mod sync;
 #[cfg(not(ring_loom))]
 mod view;
+mod wake_up;
 
-pub use bell::{LoopPage, PeerLoop, WakeUp};
 pub use layout::LayoutError;
 pub use lock::{Acquired, Direction, Lock, LockError, Wait};
 pub use memory::{PeerSegment, Segment};
@@ -34,6 +33,7 @@ pub use receiver::{Ahead, Front, Here, Leaving, Ready, Receiver};
 pub use sender::Sender;
 #[cfg(not(ring_loom))]
 pub use view::{LoopView, SegmentView, Words};
+pub use wake_up::{LoopPage, PeerLoop, WakeUp};
 
 /// A word of the peer that violates the protocol. The connection ends as by a reset:
 /// ECONNRESET here, RST to the peer.
@@ -106,8 +106,8 @@ impl End {
     /// Publishes the message counts in the region, for monitoring.
     #[inline]
     pub fn tell_counts(&mut self) {
-        self.sender.tell_count();
-        self.receiver.tell_count();
+        self.sender.publish_count();
+        self.receiver.publish_count();
     }
 }
 

@@ -2,7 +2,7 @@
 //! Run with `CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg ring_loom" cargo test -p megapipe-ring --lib loom`.
 
 mod beside;
-mod leaving;
+mod demotion;
 
 use std::collections::VecDeque;
 
@@ -17,17 +17,18 @@ use crate::{
     Sender, Wait, WakeUp,
 };
 
-/// A ring so short that a few bytes go around it.
+/// A ring so short that a few bytes wrap around it.
 const RING: usize = 3;
 
-/// All interleavings take too long; faults show with few switches away from a thread that could go on.
+/// All interleavings take too long. Faults show up with few preemptions of runnable
+/// threads.
 fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(body);
 }
 
-/// A sender at one end, a receiver at the other, in a ring part; and the other halves.
+/// A sender at one endpoint and a receiver at the other, and their other halves.
 fn direction() -> (End, End) {
     let (first, first_seen) = Segment::model(RING);
     let (second, second_seen) = Segment::model(RING);
@@ -42,12 +43,12 @@ fn ring_direction() -> (Sender, Receiver) {
     (sender, receives.receiver)
 }
 
-/// The kernel connection of one direction: a queue that can be slept on.
+/// The kernel connection of one direction: a queue with a blocking wait.
 #[derive(Default)]
 struct Kernel {
     bytes: Mutex<VecDeque<u8>>,
     came: Condvar,
-    /// FIN lies behind them.
+    /// FIN follows them.
     ended: Mutex<bool>,
 }
 
@@ -57,7 +58,7 @@ impl Kernel {
         self.came.notify_one();
     }
 
-    /// As poll(2): a byte that never comes leaves this asleep for ever, which loom reports.
+    /// As poll(2): if a byte never arrives, this sleeps forever, which loom reports.
     fn wait(&self) {
         let mut bytes = self.bytes.lock().unwrap();
         while bytes.is_empty() {
@@ -82,7 +83,8 @@ impl Kernel {
     }
 }
 
-/// DATA-PAIR, HEAD-PAIR: bytes come as they were sent, though the ring is used again and again.
+/// DATA-PAIR, HEAD-PAIR: bytes arrive as they were sent, although the ring wraps
+/// repeatedly.
 #[test]
 fn loom_publish_and_consume() {
     check(3, || {
@@ -112,9 +114,10 @@ fn loom_publish_and_consume() {
     });
 }
 
-/// HEAD-PAIR as the receiver half sees it, when nothing else comes with the head.
+/// HEAD-PAIR as loaded by the receiver half, when nothing else is published with the
+/// head.
 #[test]
-fn loom_head_seen_by_a_look() {
+fn loom_head_loaded_by_a_check() {
     check(3, || {
         let (mut first, mut second) = direction();
         second.receiver.mark_aware();
@@ -128,16 +131,16 @@ fn loom_head_seen_by_a_look() {
         });
         assert_eq!(first.write([[1].as_slice()], 1).unwrap(), 1);
         first.receiver.look_again().unwrap();
-        // Fills the ring, or if the head was seen, uses the first place again.
+        // Fills the ring or, if the head was loaded, reuses the first place.
         assert!(first.write([[2, 3, 4].as_slice()], 3).unwrap() >= 2);
         reader.join().unwrap();
     });
 }
 
-/// HEAD-PAIR by the other way: the head comes with the answer, in the line that the receiver
-/// half looks at anyway.
+/// HEAD-PAIR the other way: the head is published with the answer, in the cache line that
+/// the receiver half checks anyway.
 #[test]
-fn loom_head_travels_with_the_answer() {
+fn loom_head_is_published_with_the_answer() {
     check(3, || {
         let (mut first, mut second) = direction();
         for end in [&mut first, &mut second] {
@@ -165,8 +168,8 @@ fn loom_head_travels_with_the_answer() {
     });
 }
 
-/// Wakes the receiver if it waits, by its doorbell or over TCP: one queue that is slept on stands for both, and a byte of the
-/// doorbell is 1.
+/// Wakes the receiver if it waits, by its doorbell or over TCP. One blocking queue stands
+/// for both; a byte of the doorbell is 1.
 fn wake(sender: &mut Sender, peer_loop: &PeerLoop, both: &Kernel) {
     match sender.wants_wake_up(peer_loop) {
         Some(WakeUp::Doorbell) => {
@@ -181,8 +184,9 @@ fn wake(sender: &mut Sender, peer_loop: &PeerLoop, both: &Kernel) {
     }
 }
 
-/// BELL-PAIR: a waiter in ppoll(2) of its doorbell and the kernel connection, which asks now for the one, now for the
-/// other, is woken; a doorbell byte is read before the last check of the ring, and counts for nothing.
+/// BELL-PAIR: a waiter in ppoll(2) of its doorbell and the kernel connection, which
+/// requests alternately one or the other, is woken. A doorbell byte is read before the
+/// last check of the ring, and is not counted.
 #[test]
 fn loom_armed_receiver_is_woken_by_its_doorbell() {
     check(3, || {
@@ -217,9 +221,9 @@ fn loom_armed_receiver_is_woken_by_its_doorbell() {
     });
 }
 
-/// BELL-PAIR: who waits is rung for.
+/// BELL-PAIR: a waiting receiver is woken.
 #[test]
-fn loom_armed_receiver_gets_a_bell() {
+fn loom_armed_receiver_is_woken() {
     check(3, || {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
@@ -253,9 +257,9 @@ fn loom_armed_receiver_gets_a_bell() {
     });
 }
 
-/// COUNT-PAIR: a bell that is counted is never taken for data.
+/// COUNT-PAIR: a counted wake-up byte is never classified as data.
 #[test]
-fn loom_what_is_counted_is_data_up_to_a_bell() {
+fn loom_counted_bytes_are_data_up_to_a_wake_up_byte() {
     check(3, || {
         let (sends, receives) = direction();
         let (mut sender, mut receiver) = (sends.sender, receives.receiver);
@@ -279,9 +283,10 @@ fn loom_what_is_counted_is_data_up_to_a_bell() {
     });
 }
 
-/// BELL-PAIR: who was hot, is muted and looks once more sees the bytes, or is rung for.
+/// BELL-PAIR: a receiver that was hot, masks itself and checks once more sees the bytes,
+/// or is woken.
 #[test]
-fn loom_muted_receiver_that_looks_gets_a_bell() {
+fn loom_masked_receiver_that_checks_is_woken() {
     check(3, || {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
@@ -308,7 +313,7 @@ fn loom_muted_receiver_that_looks_gets_a_bell() {
     });
 }
 
-/// SLEEP-PAIR: one bell on any of its hot connections wakes a loop that sleeps.
+/// SLEEP-PAIR: one wake-up on any of its hot connections wakes a sleeping loop.
 fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
     let (first, mut first_receiver) = ring_direction();
     let (second, mut second_receiver) = ring_direction();
@@ -356,24 +361,26 @@ fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
 }
 
 #[test]
-fn loom_sleeping_loop_of_two_connections_gets_a_bell() {
+fn loom_sleeping_loop_of_two_connections_is_woken() {
     check(3, || sleeping_loop(true, WakeUp::Tcp));
 }
 
 #[test]
-fn loom_sleeping_loop_gets_a_bell_from_either_peer() {
+fn loom_sleeping_loop_is_woken_by_either_peer() {
     check(2, || sleeping_loop(false, WakeUp::Tcp));
 }
 
-/// SLEEP-PAIR: and the doorbell of any of them, since the set has them all.
+/// SLEEP-PAIR: so does the doorbell of any of them, since the epoll set contains them
+/// all.
 #[test]
 fn loom_sleeping_loop_is_woken_by_a_doorbell() {
     check(3, || sleeping_loop(true, WakeUp::Doorbell));
 }
 
-/// ENDED-PAIR: a bell for a sleeping loop is not wasted on a connection that it closed.
+/// ENDED-PAIR: a wake-up for a sleeping loop is not wasted on a connection that it
+/// closed.
 #[test]
-fn loom_no_bell_on_an_ended_connection() {
+fn loom_no_wake_up_on_an_ended_connection() {
     check(3, || {
         let (mut closed, closed_receiver) = ring_direction();
         let (mut open, mut open_receiver) = ring_direction();
@@ -385,7 +392,7 @@ fn loom_no_bell_on_an_ended_connection() {
             move || {
                 assert_eq!(closed.write([[1].as_slice()], 1, None).unwrap(), 1);
                 if closed.wants_bell(&peer_loop) {
-                    // Nobody reads it.
+                    // It is never read.
                     closed.rang(&peer_loop, true);
                 }
                 assert_eq!(open.write([[1].as_slice()], 1, None).unwrap(), 1);
@@ -406,9 +413,9 @@ fn loom_no_bell_on_an_ended_connection() {
     });
 }
 
-/// CLOSE-PAIR: no bell comes behind a close that waits for those that are on their way.
+/// CLOSE-PAIR: no wake-up byte arrives after a close, which waits for those on their way.
 #[test]
-fn loom_no_bell_behind_a_close() {
+fn loom_no_wake_up_byte_after_a_close() {
     check(3, || {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
@@ -443,10 +450,10 @@ fn loom_no_bell_behind_a_close() {
     });
 }
 
-/// SLEEPER-PAIR: a bell on a connection that has gone to another sleeper is not counted for
-/// the sleeper it was with.
+/// SLEEPER-PAIR: a wake-up on a connection that moved to another waiter does not count
+/// for its previous waiter.
 #[test]
-fn loom_no_bell_counts_for_the_sleeper_before() {
+fn loom_no_wake_up_counts_for_the_previous_waiter() {
     check(3, || {
         let (mut moved, mut moved_receiver) = ring_direction();
         let (mut stays, mut stays_receiver) = ring_direction();
@@ -458,7 +465,7 @@ fn loom_no_bell_counts_for_the_sleeper_before() {
             move || {
                 assert_eq!(moved.write([[1].as_slice()], 1, None).unwrap(), 1);
                 if moved.wants_bell(&peer_loop) {
-                    // The other sleeper would hear it, and is awake.
+                    // It wakes the other waiter, which is awake.
                     moved.rang(&peer_loop, true);
                 }
                 assert_eq!(stays.write([[1].as_slice()], 1, None).unwrap(), 1);
@@ -481,9 +488,9 @@ fn loom_no_bell_counts_for_the_sleeper_before() {
     });
 }
 
-/// PART-PAIR: lanes change both ways, and bytes come in order.
+/// PART-PAIR: the path changes both ways, and bytes arrive in order.
 #[test]
-fn loom_lane_switches_both_ways() {
+fn loom_path_switches_both_ways() {
     check(2, || {
         let (sends, receives) = direction();
         let (mut sender, mut receiver) = (sends.sender, receives.receiver);
@@ -539,7 +546,7 @@ fn loom_lane_switches_both_ways() {
                     received.extend(kernel.take(count));
                     receiver.took_tcp(count);
                 }
-                // The ring has what comes before; this look saw it come.
+                // The ring has the bytes before; this check loaded their publication.
                 Front::Later => {}
             }
         }
@@ -548,14 +555,14 @@ fn loom_lane_switches_both_ways() {
     });
 }
 
-/// Waits as long as it takes; thread 1 has died once its flag says so.
+/// Waits without limit; thread 1 has died once its flag is set.
 struct Patient {
     first_died: Arc<AtomicBool>,
 }
 
 impl Wait for Patient {
     fn is_alive(&mut self, thread: u32) -> bool {
-        // A death is seen after what the dead did, as with the kernel.
+        // A death is seen after the dead thread's stores, as with the kernel.
         thread != 1 || !self.first_died.load(Ordering::Acquire)
     }
 
@@ -565,7 +572,7 @@ impl Wait for Patient {
     }
 }
 
-/// LOCK-PAIR: two writers of one end, one at a time; one may die in the midst of a write.
+/// LOCK-PAIR: two writers of one endpoint, one at a time; one may die during a write.
 fn two_writers(first_dies: bool) {
     let (own, seen) = Segment::model(RING);
     let (other, other_seen) = Segment::model(RING);
@@ -583,7 +590,7 @@ fn two_writers(first_dies: bool) {
                 let acquired = lock.acquire(id, &mut wait).unwrap();
                 let mut sender = Sender::new(own.clone(), other_seen);
                 if id == 1 && first_dies {
-                    // Bytes in the ring, and nothing published.
+                    // Bytes in the ring, but nothing published.
                     own.copy_in(sender.stream() as usize % RING, &[9]);
                     wait.first_died.store(true, Ordering::Release);
                     return acquired;
@@ -613,6 +620,6 @@ fn loom_lock_admits_one_writer_at_a_time() {
 }
 
 #[test]
-fn loom_lock_of_a_dead_writer_has_one_heir() {
+fn loom_lock_of_a_dead_writer_has_one_successor() {
     check(3, || two_writers(true));
 }

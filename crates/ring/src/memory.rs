@@ -196,7 +196,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     /// # Safety
     /// As for `copy`; the run is at least as long as one `T`.
     #[inline(always)]
-    unsafe fn ends<T>(from: *const u8, to: *mut u8, length: usize) {
+    unsafe fn copy_overlapping<T>(from: *const u8, to: *mut u8, length: usize) {
         let last = length - size_of::<T>();
         // SAFETY: both words are inside the run, by the contract.
         unsafe {
@@ -209,10 +209,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     // function's contract.
     unsafe {
         match length {
-            4..8 => ends::<u32>(from, to, length),
-            8..16 => ends::<u64>(from, to, length),
-            16..=32 => ends::<u128>(from, to, length),
-            33..=64 => ends::<[u128; 2]>(from, to, length),
+            4..8 => copy_overlapping::<u32>(from, to, length),
+            8..16 => copy_overlapping::<u64>(from, to, length),
+            16..=32 => copy_overlapping::<u128>(from, to, length),
+            33..=64 => copy_overlapping::<[u128; 2]>(from, to, length),
             _ => std::ptr::copy_nonoverlapping(from, to, length),
         }
     }

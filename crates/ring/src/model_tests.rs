@@ -1,4 +1,4 @@
-//! Random calls on two ends against a plain queue of bytes for each direction.
+//! Random calls on two endpoints against a plain queue of bytes for each direction.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::support::Pair;
 use crate::{Front, Lane, Leaving, Ready, WakeUp};
 
-/// What the kernel takes without waiting, in bytes.
+/// The bytes that the kernel accepts without blocking.
 const KERNEL_ROOM: usize = 600;
 
 /// Random cases, steps of a case, and bytes of a script; miri is slow.
@@ -50,16 +50,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One direction, as the programs and the kernel see it.
+/// One direction, as seen by the programs and the kernel.
 #[derive(Default)]
 struct Direction {
-    /// Sent, and not yet taken.
+    /// Sent, and not yet consumed.
     stream: VecDeque<u8>,
     sent: u64,
     kernel: VecDeque<u8>,
     /// The receiver waits on the kernel, armed or with its loop asleep.
     waits: bool,
-    /// Bytes of the ring may lie in the kernel, too.
+    /// The kernel may have copies of ring bytes.
     copied: bool,
 }
 
@@ -81,7 +81,7 @@ impl Model {
         assert_eq!(self.pair.ends[sender].sender.stream(), direction.sent);
     }
 
-    fn ring_bell(&mut self, sender: usize) {
+    fn wake_receiver(&mut self, sender: usize) {
         let end = &mut self.pair.ends[sender].sender;
         if end.wants_bell(&self.pair.peers[sender]) {
             let direction = &mut self.directions[sender];
@@ -90,7 +90,7 @@ impl Model {
                 direction.kernel.push_back(0);
             }
             end.rang(&self.pair.peers[sender], room);
-            assert!(!end.wants_bell(&self.pair.peers[sender]), "one bell for each number");
+            assert!(!end.wants_bell(&self.pair.peers[sender]), "one wake-up for each number");
         }
     }
 
@@ -121,7 +121,7 @@ impl Model {
                     assert_eq!(self.pair.ends[side].sender.free(1).unwrap(), 0, "short only if full");
                 }
                 self.sent(side, &bytes[..written]);
-                self.ring_bell(side);
+                self.wake_receiver(side);
             }
             Step::SendOverTcp(length) => {
                 if self.pair.ends[side].sender.lane() == Lane::Tcp {
@@ -136,7 +136,7 @@ impl Model {
                 let opened = self.pair.ends[side].sender.open_ring().unwrap();
                 assert!(!opened || self.pair.ends[side].sender.lane() == Lane::Ring);
             }
-            Step::OpenTcp => assert!(self.pair.ends[side].sender.open_tcp().unwrap(), "can always leave"),
+            Step::OpenTcp => assert!(self.pair.ends[side].sender.open_tcp().unwrap(), "always possible"),
             Step::Take(limit) => {
                 self.wake(other);
                 self.take(other, limit);
@@ -152,7 +152,8 @@ impl Model {
             }
             Step::Release => self.pair.ends[side].receiver.release(),
             Step::Wait => {
-                // As before epoll_wait(2): what is ready in the kernel would not let it wait.
+                // As before epoll_wait(2): ready bytes in the kernel would not let it
+                // block.
                 if !self.pair.ends[side].receiver.arm(WakeUp::Tcp).unwrap() {
                     self.directions[other].waits = true;
                 }
@@ -174,14 +175,15 @@ impl Model {
         for (sender, direction) in self.directions.iter().enumerate() {
             assert!(
                 !direction.waits || direction.stream.is_empty() || !direction.kernel.is_empty(),
-                "receiver {} waits for ever",
+                "receiver {} waits forever",
                 1 - sender
             );
         }
     }
 
-    /// Copies what was not taken to the kernel, which takes `room` bytes of it; whether there was any, and all of it is there.
-    fn copy_untaken(&mut self, sender: usize, room: usize) -> bool {
+    /// Copies the unread bytes to the kernel, which accepts `room` of them. True: there
+    /// were some, and all were copied.
+    fn copy_unread(&mut self, sender: usize, room: usize) -> bool {
         let end = &mut self.pair.ends[sender].sender;
         let direction = &mut self.directions[sender];
         assert!(end.may_ring());
@@ -203,8 +205,9 @@ impl Model {
         left == 0
     }
 
-    /// The receiver of `sender`'s direction takes bells out wherever it is in the ring.
-    fn drop_bells(&mut self, sender: usize) {
+    /// The receiver of `sender`'s direction discards wake-up bytes if it is in a ring
+    /// run.
+    fn discard_wake_up_bytes(&mut self, sender: usize) {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
         let direction = &mut self.directions[sender];
         if let Front::Bells(bells) = receiver.tcp(direction.kernel.len() as u64).unwrap() {
@@ -213,7 +216,8 @@ impl Model {
         }
     }
 
-    /// The receiver of `sender`'s direction leaves; true: all that it did not take is in the kernel, and nothing else.
+    /// The receiver of `sender`'s direction is demoted. True: the kernel has exactly its
+    /// unread bytes.
     fn leave(&mut self, sender: usize) -> bool {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
         receiver.leave();
@@ -229,12 +233,12 @@ impl Model {
         true
     }
 
-    /// Takes up to `limit` bytes of `sender`'s direction; returns how many.
+    /// Consumes up to `limit` bytes of `sender`'s direction; returns how many.
     fn take(&mut self, sender: usize, limit: usize) -> usize {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
         let direction = &mut self.directions[sender];
         let mut taken = 0;
-        // Each turn takes bytes, drops bells, or is the last.
+        // Each turn consumes bytes, discards wake-up bytes, or is the last.
         while taken < limit {
             let front = match receiver.look().unwrap() {
                 Ready::Ring(here) => {
@@ -271,11 +275,11 @@ impl Model {
     }
 }
 
-/// What the fuzzer begins with: a script for each way in which a connection can end, by whose
-/// name it is called, and one through which it lives.
+/// The seeds of the fuzzer: one script for each way in which a connection can end, named
+/// after it, and one in which it survives.
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
-fn the_seeds_of_the_fuzzer_end_as_they_are_called() {
+fn the_seeds_of_the_fuzzer_end_as_they_are_named() {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/hostile");
     let mut ends = std::collections::BTreeSet::new();
     for entry in std::fs::read_dir(seeds).unwrap() {
@@ -309,7 +313,7 @@ proptest! {
     }
 
     #[test]
-    fn streams_come_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..STEPS)) {
+    fn streams_arrive_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..STEPS)) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
         model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());
         for (side, step) in steps {
@@ -328,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn who_comes_after_gets_what_was_copied(
+    fn a_successor_reads_the_copies(
         steps in prop::collection::vec((0..2_usize, step()), 1..STEPS),
         room in prop_oneof![2 => Just(usize::MAX), 1 => 0..7144_usize],
         follows in 0..700_usize,
@@ -342,13 +346,13 @@ proptest! {
             model.apply(side, step);
         }
         if again {
-            // Copies that were all taken make room for others.
-            model.copy_untaken(0, usize::MAX);
+            // Copies that were all consumed make room for others.
+            model.copy_unread(0, usize::MAX);
             model.apply(1, Step::Take(usize::MAX));
             model.apply(0, Step::OpenRing);
             model.apply(0, Step::Write { lengths: vec![100], limit: usize::MAX, with_receiver: false });
         }
-        let all = model.copy_untaken(0, room);
+        let all = model.copy_unread(0, room);
         if follows > 0 {
             prop_assert!(model.pair.ends[0].sender.open_tcp().unwrap());
             let bytes = model.bytes(0, follows);
@@ -363,12 +367,12 @@ proptest! {
         if ends {
             model.pair.ends[0].sender.sends_no_more();
         }
-        model.drop_bells(0);
+        model.discard_wake_up_bytes(0);
         model.take(0, taken);
-        model.drop_bells(0);
+        model.discard_wake_up_bytes(0);
         let receiver = &mut model.pair.ends[1].receiver;
         receiver.look_again().unwrap();
-        // Bells may lie between kernel bytes and copies of what comes behind them.
+        // Wake-up bytes may lie between kernel bytes and copies of later bytes.
         let in_order = !receiver.is_in_tcp() || !receiver.nears_next_part();
         prop_assert!(model.leave(0) || !all || !in_order, "all is in the kernel, too");
     }

@@ -34,13 +34,13 @@ pub(crate) struct Opening {
     pub(crate) tcp_start: Option<u64>,
 }
 
-fn place(header: &Header, number: u32) -> &Record {
+fn slot(header: &Header, number: u32) -> &Record {
     &header.records[(number % RECORDS) as usize]
 }
 
 /// Writes record `number` and publishes it.
 pub(crate) fn publish(own: &Header, number: u32, opening: Opening) {
-    let record = place(own, number);
+    let record = slot(own, number);
     record.start.store(opening.start, Ordering::Relaxed);
     record.tcp_start.store(opening.tcp_start.unwrap_or(IN_RING), Ordering::Relaxed);
     // PART-PAIR: release the record, and the ring bytes of the run before it.
@@ -61,7 +61,7 @@ pub(crate) fn unread(peer: &Header, taken: u32) -> Result<u32, Corrupt> {
 /// already.
 #[cold]
 pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result<Opening, Corrupt> {
-    let record = place(peer, number);
+    let record = slot(peer, number);
     let start = record.start.load(Ordering::Relaxed);
     let tcp_start = record.tcp_start.load(Ordering::Relaxed);
     if start < reached {
@@ -77,11 +77,11 @@ pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result
 }
 
 /// The stream offset at which the run opened by record `number` of this endpoint begins.
-pub(crate) fn begun_at(own: &Header, number: u32) -> u64 {
-    place(own, number).start.load(Ordering::Relaxed)
+pub(crate) fn run_start(own: &Header, number: u32) -> u64 {
+    slot(own, number).start.load(Ordering::Relaxed)
 }
 
 /// The TCP-path offset at which the run opened by record `number` begins.
-pub(crate) fn opened_at(peer: &Header, number: u32) -> Option<u64> {
-    Some(place(peer, number).tcp_start.load(Ordering::Relaxed)).filter(|start| *start != IN_RING)
+pub(crate) fn run_tcp_start(peer: &Header, number: u32) -> Option<u64> {
+    Some(slot(peer, number).tcp_start.load(Ordering::Relaxed)).filter(|start| *start != IN_RING)
 }

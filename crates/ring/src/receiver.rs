@@ -11,13 +11,13 @@ use crate::sync::Ordering;
 
 mod ahead;
 mod arming;
-mod ends;
+mod demotion;
 
 pub use ahead::{Ahead, Here};
-pub use ends::Leaving;
+pub use demotion::Leaving;
 
 /// Bytes at the start of the ring that share a cache line with the positions.
-const SHORT: usize = 40;
+const FIRST_LINE_BYTES: usize = 40;
 
 /// What can be consumed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +82,9 @@ pub struct Receiver {
     stays_armed: bool,
     /// Messages consumed, and the count that the region has.
     messages: u64,
-    told: u64,
+    reported: u64,
     /// The last bytes consumed spanned more than one cache line.
-    long: bool,
+    spans_lines: bool,
 }
 
 /// As for the sender half.
@@ -121,8 +121,8 @@ impl Receiver {
             each: false,
             stays_armed: false,
             messages: 0,
-            told: 0,
-            long: false,
+            reported: 0,
+            spans_lines: false,
         };
         receiver.resume()?;
         Ok(receiver)
@@ -141,8 +141,8 @@ impl Receiver {
         self.data = own.taken.data.load(Ordering::Relaxed);
         self.tcp = own.taken.tcp.load(Ordering::Relaxed);
         self.number = own.arming.load(Ordering::Relaxed);
-        self.told = own.counters[TAKEN_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
-        self.messages = self.told;
+        self.reported = own.counters[TAKEN_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
+        self.messages = self.reported;
         let peer = self.peer.header();
         // DATA-PAIR, as in `refresh`.
         self.tail = peer.tail.load(Ordering::Acquire);
@@ -160,11 +160,11 @@ impl Receiver {
             // The record that opened this run was passed last; MAX_UNREAD_RECORDS keeps
             // it from being overwritten.
             Lane::Tcp if self.parts > 0 => {
-                parts::opened_at(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+                parts::run_tcp_start(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
             }
             _ => 0,
         };
-        self.settle()
+        self.pass_runs()
     }
 
     /// Saves the position for the next holder of the lock.
@@ -220,14 +220,13 @@ impl Receiver {
 
     /// Unread ring bytes of this run.
     #[inline(always)]
-    fn in_ring(&self) -> usize {
+    fn available_in_ring(&self) -> usize {
         // `refresh` keeps `tail` at most a ring's length ahead of `head`.
-        let here = self.tail.wrapping_sub(self.head) as usize;
+        let available = self.tail.wrapping_sub(self.head) as usize;
         match self.next {
-            None => here,
-            Some(next) => {
-                usize::try_from(next.start.wrapping_sub(self.stream())).map_or(here, |left| left.min(here))
-            }
+            None => available,
+            Some(next) => usize::try_from(next.start.wrapping_sub(self.stream()))
+                .map_or(available, |left| left.min(available)),
         }
     }
 
@@ -238,9 +237,9 @@ impl Receiver {
     #[inline]
     pub fn look(&mut self) -> Result<Ready, Corrupt> {
         if self.lane() == Lane::Ring {
-            let here = self.in_ring();
-            if here > 0 {
-                return Ok(Ready::Ring(here));
+            let available = self.available_in_ring();
+            if available > 0 {
+                return Ok(Ready::Ring(available));
             }
         }
         self.look_again()
@@ -254,13 +253,13 @@ impl Receiver {
     pub fn look_again(&mut self) -> Result<Ready, Corrupt> {
         self.refresh()?;
         if self.lane() == Lane::Ring {
-            let here = self.in_ring();
-            if here > 0 {
-                return Ok(Ready::Ring(here));
+            let available = self.available_in_ring();
+            if available > 0 {
+                return Ok(Ready::Ring(available));
             }
         }
         self.release();
-        if self.long {
+        if self.spans_lines {
             // The next message is likely to be as long, and at the start: its cache lines
             // are then fetched in parallel, not one after the other.
             self.peer.prefetch_second_line();
@@ -278,8 +277,8 @@ impl Receiver {
         // DATA-PAIR: acquire the bytes, `base`, and the runs that they belong to.
         let tail = peer.tail.load(Ordering::Acquire);
         if tail != self.tail {
-            let here = tail.wrapping_sub(self.head);
-            if here > self.peer.ring_length() as u64 || here < self.tail.wrapping_sub(self.head) {
+            let available = tail.wrapping_sub(self.head);
+            if available > self.peer.ring_length() as u64 || available < self.tail.wrapping_sub(self.head) {
                 return Err(Corrupt::Tail);
             }
             let base = peer.base.load(Ordering::Relaxed);
@@ -296,14 +295,14 @@ impl Receiver {
         // HEAD-PAIR: acquire the peer's copying.
         self.peer_head = peer.head.load(Ordering::Acquire);
         if self.next.is_some() || parts::unread(peer, self.parts)? > 0 {
-            return self.settle();
+            return self.pass_runs();
         }
         Ok(())
     }
 
     /// Reads the record of the next run, and passes runs whose end is reached.
     #[cold]
-    fn settle(&mut self) -> Result<(), Corrupt> {
+    fn pass_runs(&mut self) -> Result<(), Corrupt> {
         let peer = self.peer.header();
         let unread = parts::unread(peer, self.parts)?;
         for _ in 0..unread {
@@ -383,13 +382,13 @@ impl Receiver {
     /// The peer violated the protocol.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
-        let here = match self.look()? {
-            Ready::Ring(here) => here.min(buffer.len()),
+        let available = match self.look()? {
+            Ready::Ring(available) => available.min(buffer.len()),
             Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
-        self.index = self.peer.copy_out(self.index, &mut buffer[..here]);
-        self.took(here);
-        Ok(here)
+        self.index = self.peer.copy_out(self.index, &mut buffer[..available]);
+        self.consume(available);
+        Ok(available)
     }
 
     /// As [`Receiver::read`], into one buffer after the other.
@@ -403,9 +402,9 @@ impl Receiver {
         let mut taken = 0;
         for buffer in buffers {
             let wanted = buffer.len();
-            let here = self.read(buffer)?;
-            taken += here;
-            if here < wanted {
+            let available = self.read(buffer)?;
+            taken += available;
+            if available < wanted {
                 break;
             }
         }
@@ -417,16 +416,16 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     pub fn peek(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
-        let here = match self.look_again()? {
-            Ready::Ring(here) if skip < here => (here - skip).min(buffer.len()),
+        let available = match self.look_again()? {
+            Ready::Ring(available) if skip < available => (available - skip).min(buffer.len()),
             Ready::Ring(_) | Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
         let ring_length = self.peer.ring_length();
         // `skip` is less than the ring's length.
         let index = self.index + skip;
         let index = if index < ring_length { index } else { index - ring_length };
-        self.peer.copy_out(index, &mut buffer[..here]);
-        Ok(here)
+        self.peer.copy_out(index, &mut buffer[..available]);
+        Ok(available)
     }
 
     /// Consumes up to `count` ring bytes without copying them; returns how many.
@@ -434,21 +433,21 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     pub fn skip(&mut self, count: usize) -> Result<usize, Corrupt> {
-        let here = match self.look()? {
-            Ready::Ring(here) => here.min(count),
+        let available = match self.look()? {
+            Ready::Ring(available) => available.min(count),
             Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
-        let index = self.index + here;
+        let index = self.index + available;
         let ring_length = self.peer.ring_length();
         self.index = if index < ring_length { index } else { index - ring_length };
-        self.took(here);
-        Ok(here)
+        self.consume(available);
+        Ok(available)
     }
 
     #[inline(always)]
-    fn took(&mut self, count: usize) {
+    fn consume(&mut self, count: usize) {
         if count > 0 {
-            self.long = count > SHORT;
+            self.spans_lines = count > FIRST_LINE_BYTES;
             self.count();
         }
         self.head = self.head.wrapping_add(count as u64);
@@ -540,8 +539,8 @@ impl Receiver {
     #[inline(always)]
     fn count(&mut self) {
         self.messages = self.messages.wrapping_add(1);
-        if self.messages.wrapping_sub(self.told) >= COUNTED_EVERY {
-            self.tell_count();
+        if self.messages.wrapping_sub(self.reported) >= COUNTED_EVERY {
+            self.publish_count();
         }
     }
 
@@ -552,9 +551,9 @@ impl Receiver {
 
     /// Publishes the count of messages consumed, if it changed.
     #[inline]
-    pub fn tell_count(&mut self) {
-        if self.told != self.messages {
-            self.told = self.messages;
+    pub fn publish_count(&mut self) {
+        if self.reported != self.messages {
+            self.reported = self.messages;
             let counter = &self.own.header().counters[TAKEN_MESSAGES];
             counter.store(self.messages, std::sync::atomic::Ordering::Relaxed);
         }

@@ -1,18 +1,18 @@
 //! The sending half of an endpoint: writes its ring, chooses the path, requests wake-ups.
 
-mod back;
 mod copies;
+mod resend;
 
 use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
-use crate::bell::{EACH, PeerLoop, WakeUp};
 use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
 use crate::stamp;
 use crate::sync::{Ordering, full_fence};
+use crate::wake_up::{EACH, PeerLoop, WakeUp};
 
 /// Sends one direction of a connection. Its user has exclusive access: a single thread,
 /// or the holder of the direction's lock.
@@ -38,15 +38,15 @@ pub struct Sender {
     tcp_start: u64,
     /// The arming number of the last wake-up, and the one loaded last; 0: the loop page
     /// was loaded.
-    rung: u32,
-    seen: u32,
+    woken_for: u32,
+    arming_seen: u32,
     /// The waiter whose word was loaded, and its sleep number.
-    seen_sleep: (u32, u32),
+    sleep_seen: (u32, u32),
     /// How the waiting receiver requests its wake-up.
-    seen_by: WakeUp,
+    wake_up_seen: WakeUp,
     /// Messages sent, and the count that the region has.
     messages: u64,
-    told: u64,
+    reported: u64,
 }
 
 /// The next steps of the half depend on these fields and on the words of the regions.
@@ -75,12 +75,12 @@ impl Sender {
             data: 0,
             tcp: 0,
             tcp_start: 0,
-            rung: 0,
-            seen: 0,
-            seen_sleep: (NO_SLEEPER, 0),
-            seen_by: WakeUp::Tcp,
+            woken_for: 0,
+            arming_seen: 0,
+            sleep_seen: (NO_SLEEPER, 0),
+            wake_up_seen: WakeUp::Tcp,
             messages: 0,
-            told: 0,
+            reported: 0,
         };
         sender.resume();
         sender
@@ -97,7 +97,7 @@ impl Sender {
         self.tcp = own.sent.tcp.load(Ordering::Relaxed);
         self.tcp_start = match self.lane() {
             Lane::Tcp if self.parts > 0 => {
-                parts::opened_at(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+                parts::run_tcp_start(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
             }
             _ => self.tcp,
         };
@@ -106,9 +106,9 @@ impl Sender {
             // unknown.
             self.forget_copies();
         }
-        self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
-        self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
-        self.messages = self.told;
+        self.woken_for = own.sent.last.load(Ordering::Relaxed) as u32;
+        self.reported = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
+        self.messages = self.reported;
         // A safe bound: no more can be unread. The exact values are loaded when they
         // matter.
         self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
@@ -167,7 +167,7 @@ impl Sender {
         if self.tcp != self.tcp_start {
             return self.peer_left();
         }
-        self.goes_to_kernel()
+        self.begin_kernel_send()
     }
 
     /// To be called before an unrequested wake-up byte is given to the kernel; the same
@@ -175,7 +175,7 @@ impl Sender {
     /// would read the byte as data; or it closes, and the byte would cause a reset.
     #[inline]
     pub fn may_ring(&mut self) -> bool {
-        if self.goes_to_kernel() {
+        if self.begin_kernel_send() {
             return false;
         }
         // CLOSE-PAIR: a peer that closes waits for the byte, or is seen here.
@@ -187,7 +187,7 @@ impl Sender {
     }
 
     /// True: the peer was demoted.
-    fn goes_to_kernel(&mut self) -> bool {
+    fn begin_kernel_send(&mut self) -> bool {
         let at_kernel = &self.own.header().at_kernel;
         at_kernel.store(BUSY, Ordering::Relaxed);
         // LEAVE-PAIR: a peer that is demoted waits for this, or is seen here.
@@ -353,8 +353,8 @@ impl Sender {
     #[inline(always)]
     fn count(&mut self) {
         self.messages = self.messages.wrapping_add(1);
-        if self.messages.wrapping_sub(self.told) >= COUNTED_EVERY {
-            self.tell_count();
+        if self.messages.wrapping_sub(self.reported) >= COUNTED_EVERY {
+            self.publish_count();
         }
     }
 
@@ -365,9 +365,9 @@ impl Sender {
 
     /// Publishes the count of messages sent, if it changed.
     #[inline]
-    pub fn tell_count(&mut self) {
-        if self.told != self.messages {
-            self.told = self.messages;
+    pub fn publish_count(&mut self) {
+        if self.reported != self.messages {
+            self.reported = self.messages;
             let counter = &self.own.header().counters[SENT_MESSAGES];
             counter.store(self.messages, std::sync::atomic::Ordering::Relaxed);
         }
@@ -536,7 +536,7 @@ impl Sender {
     /// follow.
     #[inline]
     pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
-        self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && self.may_ring()
+        self.lane() == Lane::Ring && self.peer_waits(peer_loop) && self.may_ring()
     }
 
     /// As [`Sender::wants_bell`], for a sender that can write to the receiver's doorbell.
@@ -545,17 +545,17 @@ impl Sender {
     /// it.
     #[inline]
     pub fn wants_wake_up(&mut self, peer_loop: &PeerLoop) -> Option<WakeUp> {
-        if self.lane() != Lane::Ring || !self.is_waited_for(peer_loop) {
+        if self.lane() != Lane::Ring || !self.peer_waits(peer_loop) {
             return None;
         }
-        match self.seen_by {
+        match self.wake_up_seen {
             WakeUp::Doorbell => Some(WakeUp::Doorbell),
             WakeUp::Tcp => self.may_ring().then_some(WakeUp::Tcp),
         }
     }
 
     #[inline]
-    fn is_waited_for(&mut self, peer_loop: &PeerLoop) -> bool {
+    fn peer_waits(&mut self, peer_loop: &PeerLoop) -> bool {
         // BELL-PAIR, SLEEP-PAIR: store `tail` before these loads; the receiver's and the
         // loop's fences lie between their store and their last check of `tail`.
         full_fence();
@@ -563,19 +563,19 @@ impl Sender {
         // The loop first: connections armed before it fell asleep are then seen as armed,
         // and a wake-up on a masked connection does not count for the loop's others.
         let word = peer.sleeper.load(Ordering::Relaxed);
-        let (sleeper, by) = WakeUp::of_sleeper(word);
-        let number = peer_loop.wants_bell(sleeper);
+        let (waiter, by) = WakeUp::of_waiter(word);
+        let number = peer_loop.unwoken_sleep(waiter);
         // SLEEPER-PAIR: acquire the waiter that polls it since it is hot.
-        self.seen = peer.armed.load(Ordering::Acquire);
-        if self.seen != 0 {
-            self.seen_by = WakeUp::of(self.seen);
-            return self.seen != self.rung || self.seen & EACH != 0;
+        self.arming_seen = peer.armed.load(Ordering::Acquire);
+        if self.arming_seen != 0 {
+            self.wake_up_seen = WakeUp::of(self.arming_seen);
+            return self.arming_seen != self.woken_for || self.arming_seen & EACH != 0;
         }
-        (self.seen_sleep, self.seen_by) = ((sleeper, number), by);
+        (self.sleep_seen, self.wake_up_seen) = ((waiter, number), by);
         if peer.sleeper.load(Ordering::Relaxed) != word {
             // The connection moved to another waiter meanwhile. A spurious wake-up does
             // no harm, but counts for no waiter.
-            (self.seen_sleep, self.seen_by) = ((NO_SLEEPER, 0), WakeUp::Tcp);
+            (self.sleep_seen, self.wake_up_seen) = ((NO_SLEEPER, 0), WakeUp::Tcp);
             return !self.peer_ended();
         }
         // A wake-up on a connection that the peer has closed would wake nothing, and
@@ -589,11 +589,11 @@ impl Sender {
     /// hint: both may change at once.
     pub fn lies_unseen(&mut self) -> Option<u64> {
         let peer = self.peer.header();
-        let lies = self.lane() == Lane::Ring
+        let is_unread = self.lane() == Lane::Ring
             && peer.armed.load(Ordering::Relaxed) == 0
             && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
             && self.untaken().is_ok_and(|untaken| untaken > 0);
-        lies.then_some(self.head)
+        is_unread.then_some(self.head)
     }
 
     /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in
@@ -612,11 +612,11 @@ impl Sender {
     /// latter counts as a wake-up, since the receiver has unread bytes.
     pub fn rang(&mut self, peer_loop: &PeerLoop, taken: bool) {
         let own = self.own.header();
-        if self.seen != 0 {
-            self.rung = self.seen;
-            own.sent.last.store(u64::from(self.rung), Ordering::Relaxed);
+        if self.arming_seen != 0 {
+            self.woken_for = self.arming_seen;
+            own.sent.last.store(u64::from(self.woken_for), Ordering::Relaxed);
         } else {
-            peer_loop.rang(self.seen_sleep.0, self.seen_sleep.1);
+            peer_loop.record_wake_up(self.sleep_seen.0, self.sleep_seen.1);
         }
         if taken {
             self.bell_was_taken();
@@ -640,9 +640,9 @@ impl Sender {
     /// may have reported them long ago, so this counts as a wake-up for no other
     /// connection.
     pub fn rang_in_vain(&mut self) {
-        if self.seen != 0 {
-            self.rung = self.seen;
-            self.own.header().sent.last.store(u64::from(self.rung), Ordering::Relaxed);
+        if self.arming_seen != 0 {
+            self.woken_for = self.arming_seen;
+            self.own.header().sent.last.store(u64::from(self.woken_for), Ordering::Relaxed);
         }
         self.kernel_refused();
     }

@@ -10,12 +10,12 @@ use crate::{
     Ready, Segment, Wait, WakeUp,
 };
 
-/// Memory as a page is: aligned.
+/// Page-aligned memory.
 #[repr(C, align(4096))]
 struct Pages([u8; MIN_SIZE]);
 
 #[test]
-fn memory_that_is_no_segment_is_refused() {
+fn memory_that_is_no_region_is_refused() {
     for size in [0, 4096, MIN_SIZE + 1, MAX_SIZE + 4096] {
         assert_eq!(format_segment(size), Err(LayoutError::Size(size)));
     }
@@ -23,7 +23,7 @@ fn memory_that_is_no_segment_is_refused() {
     let mut open = |head: &[u8], offset: usize, length: usize| {
         pages.0[..head.len()].copy_from_slice(head);
         let start = NonNull::new(pages.0[offset..].as_mut_ptr()).unwrap();
-        // SAFETY: what is refused is not kept; the sizes that are looked at are inside.
+        // SAFETY: refused memory is not kept; the sizes that are checked are inside.
         unsafe { PeerSegment::new(start, length) }.map(|_| ())
     };
     let good = format_segment(MIN_SIZE).unwrap();
@@ -46,8 +46,8 @@ fn a_ring_opens_only_to_an_end_that_is_aware() {
     assert_eq!(pair.ends[0].sender.lane(), Lane::Ring);
 }
 
-/// `b"ring"` lies in the ring, and five bytes that the kernel took come behind it.
-fn in_both_lanes() -> Pair {
+/// `b"ring"` lies in the ring; five bytes that the kernel accepted follow it.
+fn on_both_paths() -> Pair {
     let mut pair = Pair::in_ring();
     let sender = &mut pair.ends[0].sender;
     assert_eq!(sender.write([&b"ring"[..]], usize::MAX, None), Ok(4));
@@ -57,8 +57,8 @@ fn in_both_lanes() -> Pair {
 }
 
 #[test]
-fn what_lies_ahead_is_found_in_both_lanes() {
-    let mut pair = in_both_lanes();
+fn unread_bytes_are_found_on_both_paths() {
+    let mut pair = on_both_paths();
     let [sending, receiving] = &mut pair.ends;
     assert!(sending.sender.open_ring().unwrap());
     assert_eq!(sending.sender.write([&b"more"[..]], usize::MAX, None), Ok(4));
@@ -67,22 +67,22 @@ fn what_lies_ahead_is_found_in_both_lanes() {
     let tcp = |count| Ahead { lane: Lane::Tcp, skip: 0, count };
     let behind = Ahead { skip: 4, ..ring };
     assert_eq!(receiver.ahead(5), Ok(vec![ring, tcp(5), behind]));
-    assert_eq!(receiver.ahead(3), Ok(vec![ring, tcp(3)]), "two bytes are under way");
+    assert_eq!(receiver.ahead(3), Ok(vec![ring, tcp(3)]), "two bytes are on their way");
     let mut bytes = [0; 4];
     assert_eq!((receiver.copy_ahead(4, &mut bytes), &bytes), (4, b"more"));
     assert_eq!((receiver.copy_ahead(6, &mut bytes), &bytes[..2]), (2, &b"re"[..]));
     assert_eq!(receiver.copy_ahead(9, &mut bytes), 0);
     assert_eq!(receiver.read(&mut bytes), Ok(4));
-    assert_eq!(&bytes, b"ring", "nothing was taken");
+    assert_eq!(&bytes, b"ring", "nothing was consumed");
 }
 
 #[test]
-fn what_lies_in_both_lanes_is_given_back() {
-    let mut pair = in_both_lanes();
+fn bytes_on_both_paths_are_returned() {
+    let mut pair = on_both_paths();
     let [sending, leaving] = &mut pair.ends;
     leaving.receiver.leave();
     assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
-    assert_eq!(leaving.receiver.is_wanted_back(), Some(false), "the other end does not know yet");
+    assert_eq!(leaving.receiver.is_wanted_back(), Some(false), "the peer has not answered yet");
     assert_eq!(sending.sender.wants_back(), Ok(true));
     assert_eq!(leaving.receiver.is_wanted_back(), Some(true));
     assert_eq!(leaving.receiver.left_to_take(), 9);
@@ -96,7 +96,7 @@ fn what_lies_in_both_lanes_is_given_back() {
     let mut back = Vec::new();
     assert_eq!(sending.sender.get_back(&mut back), Ok(false), "nothing yet");
     assert_eq!(leaving.sender.give_back(&bytes[..6]), Ok(6));
-    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(0), "it has not got those before");
+    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(0), "the previous ones were not read");
     assert_eq!(sending.sender.get_back(&mut back), Ok(false));
     assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(3));
     leaving.receiver.gave_all_back();
@@ -106,8 +106,8 @@ fn what_lies_in_both_lanes_is_given_back() {
 }
 
 #[test]
-fn more_than_was_sent_is_not_taken_back() {
-    let mut pair = in_both_lanes();
+fn more_than_was_sent_is_not_returned() {
+    let mut pair = on_both_paths();
     let [sending, leaving] = &mut pair.ends;
     leaving.receiver.leave();
     assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
@@ -117,8 +117,8 @@ fn more_than_was_sent_is_not_taken_back() {
 }
 
 #[test]
-fn behind_fin_nothing_is_given_back() {
-    let mut pair = in_both_lanes();
+fn after_fin_nothing_is_returned() {
+    let mut pair = on_both_paths();
     let [sending, leaving] = &mut pair.ends;
     sending.sender.sends_no_more();
     leaving.receiver.leave();
@@ -128,7 +128,7 @@ fn behind_fin_nothing_is_given_back() {
 }
 
 #[test]
-fn who_leaves_one_that_ends_waits_for_its_answer() {
+fn a_demoted_endpoint_waits_for_the_answer_of_a_peer_that_ends() {
     for sees in [false, true] {
         let mut pair = Pair::in_ring();
         let [sending, leaving] = &mut pair.ends;
@@ -140,13 +140,13 @@ fn who_leaves_one_that_ends_waits_for_its_answer() {
             assert_eq!(sending.sender.recall(), Ok(4));
             assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Bells(0)));
         } else {
-            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait), "until its FIN is here");
+            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait), "until its FIN arrives");
         }
     }
 }
 
 #[test]
-fn copies_that_their_sender_died_over_are_forgotten() {
+fn copies_of_a_sender_that_died_are_ignored() {
     for dies in [false, true] {
         let mut pair = Pair::in_ring();
         let [sending, leaving] = &mut pair.ends;
@@ -167,7 +167,7 @@ fn copies_that_their_sender_died_over_are_forgotten() {
 }
 
 #[test]
-fn no_bell_goes_to_one_that_closes() {
+fn no_wake_up_byte_goes_to_a_peer_that_closes() {
     let mut pair = Pair::new();
     let [closing, other] = &mut pair.ends;
     assert!(other.sender.may_ring());
@@ -181,7 +181,7 @@ fn no_bell_goes_to_one_that_closes() {
 }
 
 #[test]
-fn an_end_leaves_the_ring_though_no_record_is_taken() {
+fn a_tcp_run_is_possible_though_no_record_was_read() {
     let mut pair = Pair::new();
     pair.ends[1].receiver.mark_aware();
     let sender = &mut pair.ends[0].sender;
@@ -189,23 +189,24 @@ fn an_end_leaves_the_ring_though_no_record_is_taken() {
     while sender.open_ring().unwrap() {
         opened += 1;
         assert!(sender.open_tcp().unwrap());
-        assert!(opened <= 3, "seven records are three visits to the ring");
+        assert!(opened <= 3, "seven records are three ring runs");
     }
     assert_eq!(opened, 3);
-    // The other end passes them all, since nothing lies between.
+    // The peer passes them all, since no bytes lie between.
     pair.ends[1].receiver.look().unwrap();
     assert!(pair.ends[0].sender.open_ring().unwrap());
 }
 
-/// The record that opened a part that is being taken is read again by who takes over, however many follow it.
+/// The record that opened the current run is read again by a successor, however many
+/// follow it.
 #[test]
-fn a_receiver_heir_knows_where_its_part_begins_though_many_follow() {
+fn a_successor_finds_the_start_of_its_run_though_many_follow() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(3);
     while first.sender.open_ring().unwrap() {
-        // Passes the part that the three bytes belong to, and nothing behind them.
+        // Passes the run of the three bytes, and none behind it.
         second.receiver.look().unwrap();
         assert!(first.sender.open_tcp().unwrap());
     }
@@ -214,7 +215,7 @@ fn a_receiver_heir_knows_where_its_part_begins_though_many_follow() {
     assert_eq!(second.receiver.tcp(3).unwrap(), Front::Data(3));
 }
 
-/// Section 3, return to the start: what a question and its answer touch is one line.
+/// Section 3, return to the start: a question and its answer touch one cache line.
 #[test]
 fn questions_and_answers_stay_in_the_first_bytes() {
     let mut pair = Pair::in_ring();
@@ -224,13 +225,13 @@ fn questions_and_answers_stay_in_the_first_bytes() {
             let mut buffer = [0; 64];
             assert_eq!(pair.ends[to].receiver.read(&mut buffer).unwrap(), 40);
             assert_eq!(buffer[..40], [turn; 40]);
-            assert!(turn == 0 || pair.ring_position(from) == 40, "turn {turn} of end {from}");
+            assert!(turn == 0 || pair.ring_position(from) == 40, "turn {turn} of endpoint {from}");
         }
     }
 }
 
 #[test]
-fn an_end_is_rung_once_or_for_each_publication() {
+fn an_endpoint_is_woken_once_or_for_each_publication() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     for each in [true, false, true] {
@@ -252,7 +253,7 @@ fn an_end_is_rung_once_or_for_each_publication() {
 }
 
 #[test]
-fn bells_before_a_tcp_part_are_told_from_its_data() {
+fn wake_up_bytes_before_a_tcp_run_are_no_data() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
@@ -262,7 +263,8 @@ fn bells_before_a_tcp_part_are_told_from_its_data() {
     assert!(!first.sender.wants_bell(&pair.peers[0]));
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(3);
-    // Four bytes lie in the kernel: a bell and the data, which come after those in the ring.
+    // Four bytes lie in the kernel: a wake-up byte, and the data that follows the ring
+    // bytes.
     assert_eq!(second.receiver.tcp(4).unwrap(), Front::Bells(1));
     second.receiver.took_tcp(1);
     assert_eq!(second.receiver.tcp(3).unwrap(), Front::Later);
@@ -280,7 +282,7 @@ fn bells_before_a_tcp_part_are_told_from_its_data() {
 }
 
 #[test]
-fn a_receiver_heir_takes_nothing_twice() {
+fn a_successor_consumes_nothing_twice() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     first.sender.write([b"abcdef".as_slice()], 6, None).unwrap();
@@ -292,9 +294,9 @@ fn a_receiver_heir_takes_nothing_twice() {
     assert_eq!(buffer, *b"def");
 }
 
-/// A holder that died after it came to a new part, and before it left word of what it took.
+/// A holder died after it reached a new run, and before it saved its position.
 #[test]
-fn a_receiver_heir_begins_at_the_part_that_was_reached() {
+fn a_successor_begins_at_the_run_that_was_reached() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     first.sender.write([b"abc".as_slice()], 3, None).unwrap();
@@ -310,11 +312,11 @@ fn a_receiver_heir_begins_at_the_part_that_was_reached() {
 }
 
 #[test]
-fn a_sender_heir_learns_from_the_kernel_what_was_sent() {
+fn a_successor_counts_the_bytes_that_the_kernel_accepted() {
     let mut pair = Pair::in_ring();
     let sender = &mut pair.ends[0].sender;
     sender.kernel_took(2);
-    assert_eq!((sender.stream(), sender.tcp()), (0, 2), "two bells");
+    assert_eq!((sender.stream(), sender.tcp()), (0, 2), "two wake-up bytes");
     assert!(sender.open_tcp().unwrap());
     sender.kernel_took(9);
     sender.resume();
@@ -339,7 +341,7 @@ impl Wait for Waiter {
 }
 
 #[test]
-fn a_lock_is_given_back_taken_over_or_given_up() {
+fn a_lock_is_released_taken_over_or_given_up() {
     let mut pages = Box::new(Pages([0; MIN_SIZE]));
     pages.0[..12].copy_from_slice(&format_segment(MIN_SIZE).unwrap());
     let start = NonNull::from(&mut *pages).cast();

@@ -107,7 +107,7 @@ impl LoopView {
     /// Whether any waiter of the loop has published that it sleeps.
     pub fn asleep(&self) -> bool {
         (0..layout::SLEEPERS)
-            .filter_map(|sleeper| self.0.header().asleep(sleeper))
+            .filter_map(|waiter| self.0.header().asleep(waiter))
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }
 }

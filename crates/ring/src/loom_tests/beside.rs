@@ -1,4 +1,5 @@
-//! Two threads of one process on one set, or on one connection: neither sleeps through what came.
+//! Two threads of one process on one epoll set, or on one connection: neither sleeps
+//! through a delivery.
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -8,9 +9,9 @@ use super::{check, ring_direction};
 use crate::memory::PageMemory;
 use crate::{LoopPage, PeerLoop, Ready, Receiver, Sender, WakeUp};
 
-/// An epoll set of two connections, as the kernel has it.
+/// An epoll set of two connections, as in the kernel.
 #[derive(Default)]
-struct Set {
+struct EpollSet {
     inside: Mutex<Inside>,
     ready: Condvar,
 }
@@ -19,15 +20,15 @@ struct Set {
 struct Inside {
     /// Unread bytes of each connection.
     bytes: [usize; 2],
-    /// The first one is not in it, or masked.
-    first_is_out: bool,
+    /// The first one is removed, or masked.
+    first_is_removed: bool,
     /// Another thread has woken the waiter.
     woken: bool,
-    /// Threads that have come to their end, of two.
+    /// Threads that have finished, of two.
     done: usize,
 }
 
-impl Set {
+impl EpollSet {
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap()
     }
@@ -38,10 +39,11 @@ impl Set {
         changed
     }
 
-    /// As epoll_wait(2), which checks again when it is woken. False: nobody is left who could.
+    /// As epoll_wait(2), which checks again when it is woken. False: no thread is left
+    /// that could wake it.
     fn wait(&self) -> bool {
         let mut inside = self.lock();
-        while inside.bytes[1] == 0 && (inside.bytes[0] == 0 || inside.first_is_out) && !inside.woken {
+        while inside.bytes[1] == 0 && (inside.bytes[0] == 0 || inside.first_is_removed) && !inside.woken {
             if inside.done == 2 {
                 return false;
             }
@@ -56,14 +58,14 @@ impl Set {
     }
 }
 
-/// What the second thread does with the first connection, and whether it then wakes the waiter.
+/// The action of the second thread on the first connection.
 #[derive(Clone, Copy)]
 enum Beside {
     Consumes,
-    TakesOut,
+    Removes,
 }
 
-fn sends(mut senders: [Sender; 2], set: &Set, peer_loop: &PeerLoop) {
+fn sends(mut senders: [Sender; 2], set: &EpollSet, peer_loop: &PeerLoop) {
     for (place, sender) in senders.iter_mut().enumerate() {
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         if sender.wants_bell(peer_loop) {
@@ -73,22 +75,23 @@ fn sends(mut senders: [Sender; 2], set: &Set, peer_loop: &PeerLoop) {
     }
 }
 
-fn consumes(receiver: &mut Receiver, set: &Set) -> usize {
+fn consumes(receiver: &mut Receiver, set: &EpollSet) -> usize {
     receiver.read(&mut [0]).unwrap();
     set.change(|inside| std::mem::take(&mut inside.bytes[0]))
 }
 
-/// Whether the waiter gets what comes on the second connection, whatever another thread does to the first.
-fn second_is_heard(beside: Beside, wakes: bool) -> bool {
+/// Whether the waiter receives the byte of the second connection, whatever another thread
+/// does to the first. `wakes`: that thread then wakes the waiter.
+fn second_is_delivered(beside: Beside, wakes: bool) -> bool {
     let (first, first_receiver) = ring_direction();
     let (second, mut second_receiver) = ring_direction();
-    let set = Arc::new(Set::default());
+    let set = Arc::new(EpollSet::default());
     let page = PageMemory::model();
     let own_page = LoopPage::of(page.clone());
-    // A socket's lock, and whether it is in the set as far as the library knows.
+    // A socket's lock, and whether the library has it in the epoll set.
     let first_receiver = Arc::new(Mutex::new((first_receiver, true)));
     let is_numbered = Arc::new(AtomicBool::new(false));
-    // The set's lock.
+    // The epoll set's lock.
     let changes = Arc::new(Mutex::new(()));
     let sender = thread::spawn({
         let (set, peer_loop) = (set.clone(), PeerLoop::of(page));
@@ -101,25 +104,26 @@ fn second_is_heard(beside: Beside, wakes: bool) -> bool {
         let (set, first_receiver, is_numbered) = (set.clone(), first_receiver.clone(), is_numbered.clone());
         let changes = changes.clone();
         move || {
-            let held = matches!(beside, Beside::TakesOut).then(|| changes.lock().unwrap());
-            let disturbs = match beside {
+            let held = matches!(beside, Beside::Removes).then(|| changes.lock().unwrap());
+            let intervenes = match beside {
                 Beside::Consumes => consumes(&mut first_receiver.lock().unwrap().0, &set) > 0,
-                Beside::TakesOut => {
-                    set.change(|inside| inside.first_is_out = true);
+                Beside::Removes => {
+                    set.change(|inside| inside.first_is_removed = true);
                     first_receiver.lock().unwrap().1 = false;
                     true
                 }
             };
-            if disturbs && wakes && is_numbered.load(Ordering::SeqCst) {
+            if intervenes && wakes && is_numbered.load(Ordering::SeqCst) {
                 set.change(|inside| inside.woken = true);
             }
             drop(held);
             set.is_done();
         }
     });
-    let heard = loop {
+    let delivered = loop {
         let held = changes.lock().unwrap();
-        // Before the number that it would count for: see `Receiver::mute`.
+        // Before the sleep number for which its wake-up would count: see
+        // `Receiver::mute`.
         if let (receiver, false) = &mut *first_receiver.lock().unwrap() {
             receiver.mute();
         }
@@ -145,10 +149,10 @@ fn second_is_heard(beside: Beside, wakes: bool) -> bool {
     };
     sender.join().unwrap();
     other.join().unwrap();
-    heard
+    delivered
 }
 
-/// Some interleaving of these loses what it should not: the model would have found it.
+/// Asserts that some interleaving loses a wake-up: the model would have found the fault.
 fn finds_a_loss(preemptions: usize, body: impl Fn() -> bool + Sync + Send + 'static) {
     let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let found = lost.clone();
@@ -161,33 +165,34 @@ fn finds_a_loss(preemptions: usize, body: impl Fn() -> bool + Sync + Send + 'sta
 }
 
 #[test]
-fn loom_a_set_whose_wake_up_is_consumed_is_woken() {
-    check(2, || assert!(second_is_heard(Beside::Consumes, true)));
+fn loom_an_epoll_set_whose_wake_up_is_consumed_is_woken() {
+    check(2, || assert!(second_is_delivered(Beside::Consumes, true)));
 }
 
 #[test]
 fn loom_a_consumed_wake_up_is_missed() {
-    finds_a_loss(2, || second_is_heard(Beside::Consumes, false));
+    finds_a_loss(2, || second_is_delivered(Beside::Consumes, false));
 }
 
 #[test]
-fn loom_a_set_whose_connection_is_taken_out_is_woken() {
-    check(2, || assert!(second_is_heard(Beside::TakesOut, true)));
+fn loom_an_epoll_set_whose_connection_is_removed_is_woken() {
+    check(2, || assert!(second_is_delivered(Beside::Removes, true)));
 }
 
 #[test]
-fn loom_a_connection_taken_out_is_missed() {
-    finds_a_loss(2, || second_is_heard(Beside::TakesOut, false));
+fn loom_a_removed_connection_is_missed() {
+    finds_a_loss(2, || second_is_delivered(Beside::Removes, false));
 }
 
-/// A thread sleeps on the connection itself; another one takes a byte of two, and does not come
-/// back: whether the first one gets the rest. `stays`: it keeps to the rules of connections that several threads wait for.
-fn rest_is_heard(stays: bool) -> bool {
+/// A thread sleeps on the connection itself; another one consumes one byte of two, and
+/// does not return. True: the first thread receives the rest. `stays`: the rules of
+/// connections with several waiting threads are kept.
+fn rest_is_delivered(stays: bool) -> bool {
     let (mut sender, receiver) = ring_direction();
-    let set = Arc::new(Set::default());
+    let set = Arc::new(EpollSet::default());
     let peer_loop = PeerLoop::of(PageMemory::model());
     let taken = Arc::new(AtomicUsize::new(0));
-    // A socket's lock, and whether a thread sleeps, and whether it is contended.
+    // A socket's lock, whether a thread sleeps, and whether the connection is contended.
     let shared = Arc::new(Mutex::new((receiver, false, false)));
     let writer = thread::spawn({
         let set = set.clone();
@@ -202,8 +207,9 @@ fn rest_is_heard(stays: bool) -> bool {
             set.is_done();
         }
     });
-    // Takes out those wake-ups whose bytes were consumed: the kernel first, then the ring.
-    let drop_bells = |receiver: &mut Receiver, set: &Set| {
+    // Discards wake-ups whose bytes were consumed: loads the kernel's count first, then
+    // checks the ring.
+    let discard_wake_up_bytes = |receiver: &mut Receiver, set: &EpollSet| {
         let bells = set.lock().bytes[0];
         if receiver.look_again().unwrap() == Ready::Nothing {
             set.change(|inside| inside.bytes[0] -= bells);
@@ -219,12 +225,12 @@ fn rest_is_heard(stays: bool) -> bool {
                 receiver.stay_armed(true);
             }
             taken.fetch_add(receiver.read(&mut [0]).unwrap(), Ordering::Relaxed);
-            drop_bells(receiver, &set);
+            discard_wake_up_bytes(receiver, &set);
             receiver.arm(WakeUp::Tcp).unwrap();
             set.is_done();
         }
     });
-    let heard = loop {
+    let delivered = loop {
         let mut guard = shared.lock().unwrap();
         let (receiver, sleeps, _) = &mut *guard;
         *sleeps = false;
@@ -232,28 +238,28 @@ fn rest_is_heard(stays: bool) -> bool {
         if taken.load(Ordering::Relaxed) == 2 {
             break true;
         }
-        drop_bells(receiver, &set);
+        discard_wake_up_bytes(receiver, &set);
         if receiver.arm(WakeUp::Tcp).unwrap() {
             continue;
         }
         *sleeps = true;
         drop(guard);
         if !set.wait() {
-            // The other one may have had both.
+            // The other thread may have had both.
             break taken.load(Ordering::Relaxed) == 2;
         }
     };
     writer.join().unwrap();
     other.join().unwrap();
-    heard
+    delivered
 }
 
 #[test]
-fn loom_what_another_thread_leaves_is_heard_of() {
-    check(2, || assert!(rest_is_heard(true)));
+fn loom_bytes_that_another_thread_leaves_are_delivered() {
+    check(2, || assert!(rest_is_delivered(true)));
 }
 
 #[test]
-fn loom_what_another_thread_leaves_is_missed() {
-    finds_a_loss(3, || rest_is_heard(false));
+fn loom_bytes_that_another_thread_leaves_are_missed() {
+    finds_a_loss(3, || rest_is_delivered(false));
 }

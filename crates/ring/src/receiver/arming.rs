@@ -2,8 +2,8 @@
 
 use super::{Ready, Receiver};
 use crate::Corrupt;
-use crate::bell::{EACH, WakeUp, next_number};
 use crate::sync::{Ordering, full_fence};
+use crate::wake_up::{EACH, WakeUp, next_number};
 
 impl Receiver {
     /// Requests a wake-up; to be called before this endpoint waits on the kernel
@@ -14,10 +14,10 @@ impl Receiver {
     /// The peer violated the protocol.
     pub fn arm(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         self.release();
-        self.tell_count();
-        self.ask_for_bell(by);
+        self.publish_count();
+        self.request_wake_up(by);
         // BELL-PAIR: armed before this last check; `wants_bell` has the other fence.
-        self.look_armed()
+        self.check_armed()
     }
 
     /// To be called after each consumption of TCP-path bytes by an endpoint that stays
@@ -28,12 +28,12 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
-        self.look_armed()
+        self.check_armed()
     }
 
     /// Checks the ring once more, behind the stores before. True: ring bytes are unread,
     /// and this endpoint is not armed.
-    fn look_armed(&mut self) -> Result<bool, Corrupt> {
+    fn check_armed(&mut self) -> Result<bool, Corrupt> {
         full_fence();
         let ready = self.look_again();
         if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
@@ -43,7 +43,7 @@ impl Receiver {
         ready.map(|_| true)
     }
 
-    fn ask_for_bell(&mut self, by: WakeUp) {
+    fn request_wake_up(&mut self, by: WakeUp) {
         // Processes that share an endpoint share no doorbell.
         let by = if self.stays_armed { WakeUp::Tcp } else { by };
         self.number = next_number(self.number) | by.bit() | if self.each { EACH } else { 0 };
@@ -87,7 +87,7 @@ impl Receiver {
     /// As [`Receiver::mute`], woken by `by`.
     pub fn mute_by(&mut self, by: WakeUp) {
         self.release();
-        self.ask_for_bell(by);
+        self.request_wake_up(by);
         // BELL-PAIR: a later check sees the bytes published before, and later ones cause
         // a wake-up.
         full_fence();
@@ -122,7 +122,7 @@ impl Receiver {
     /// this endpoint.
     #[cold]
     pub fn sleeper(&self) -> u32 {
-        WakeUp::of_sleeper(self.own.header().sleeper.load(Ordering::Relaxed)).0
+        WakeUp::of_waiter(self.own.header().sleeper.load(Ordering::Relaxed)).0
     }
 
     /// Sets the waiter that polls it while it is hot, and how that waiter is woken;
@@ -130,7 +130,7 @@ impl Receiver {
     /// masked.
     ///
     /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
-    pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {
-        self.own.header().sleeper.store(sleeper | by.bit(), Ordering::Relaxed);
+    pub fn looked_at_by(&mut self, waiter: u32, by: WakeUp) {
+        self.own.header().sleeper.store(waiter | by.bit(), Ordering::Relaxed);
     }
 }

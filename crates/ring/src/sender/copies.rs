@@ -25,7 +25,7 @@ impl Sender {
         }
         let untaken = self.untaken()?;
         let own = self.own.header();
-        let part = self.stream().wrapping_sub(parts::begun_at(own, self.parts.wrapping_sub(1)));
+        let part = self.stream().wrapping_sub(parts::run_start(own, self.parts.wrapping_sub(1)));
         let all_taken = self.head >= own.copied_tail.load(Ordering::Relaxed);
         if untaken == 0 || untaken as u64 > part || !all_taken {
             return Ok(0);

@@ -37,12 +37,12 @@ impl Receiver {
     pub fn leave(&mut self) {
         self.release();
         // Wake-up bytes behind unread TCP bytes, and the ring bytes that they announced.
-        let both = self.refresh().is_ok()
+        let on_both_paths = self.refresh().is_ok()
             && self.lane() == Lane::Tcp
             && self.next.is_some()
-            && (self.bells_before_copies().is_none() || self.is_given_now());
+            && (self.bells_before_copies().is_none() || self.peer_is_sending());
         // LEAVE-PAIR: release the last head.
-        self.own.header().left.store(if both { LEFT_BOTH } else { LEFT }, Ordering::Release);
+        self.own.header().left.store(if on_both_paths { LEFT_BOTH } else { LEFT }, Ordering::Release);
         // LEAVE-PAIR: the peer sees it, or its kernel call is seen behind this.
         full_fence();
     }
@@ -66,7 +66,7 @@ impl Receiver {
     pub fn is_given_more(&self) -> bool {
         let peer = self.peer.header();
         // CLOSE-PAIR: acquire the count of the bytes that the kernel accepted.
-        self.is_given_now() || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
+        self.peer_is_sending() || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
     }
 
     /// Whether the peer has called [`crate::Sender::sends_no_more`].
@@ -92,11 +92,11 @@ impl Receiver {
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
         let outlook = self.outlook()?;
         let (own, peer) = (self.own.header(), self.peer.header());
-        let both = outlook == Leaving::Lost || own.left.load(Ordering::Relaxed) == LEFT_BOTH;
+        let on_both_paths = outlook == Leaving::Lost || own.left.load(Ordering::Relaxed) == LEFT_BOTH;
         let finished = self.peer_has_finished();
         match peer.owes.load(Ordering::Relaxed) {
             WANTS_BACK => Ok(Leaving::GiveBack),
-            0 if both && !finished && outlook != Leaving::Wait => {
+            0 if on_both_paths && !finished && outlook != Leaving::Wait => {
                 // RETURN-PAIR: the next head releases this.
                 own.left.store(LEFT_BOTH, Ordering::Relaxed);
                 Ok(Leaving::GiveBack)
@@ -146,7 +146,8 @@ impl Receiver {
         }
         let parts = peer.parts_published.load(Ordering::Relaxed);
         // Resent bytes lie behind all wake-up bytes, in the run that was opened for them.
-        let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
+        let again =
+            (answered && parts > 0).then(|| parts::run_tcp_start(peer, parts.wrapping_sub(1))).flatten();
         let sent = again.unwrap_or(sent);
         let unread = self.tail != self.head && !answered;
         if let Some(bells) = self.bells_before_copies() {
@@ -194,7 +195,7 @@ impl Receiver {
     }
 
     /// Whether the peer is giving bytes to the kernel.
-    fn is_given_now(&self) -> bool {
+    fn peer_is_sending(&self) -> bool {
         // COPY-PAIR: acquire whether all are there.
         self.peer.header().at_kernel.load(Ordering::Acquire) == BUSY
     }

@@ -45,10 +45,10 @@ impl LoopPage {
     /// Publishes that this waiter of the loop (0 if it has only one) is about to sleep.
     /// Before it sleeps, every hot ring of it has to be polled once more
     /// ([`crate::Receiver::look_again`]). Does nothing if there is no such waiter.
-    pub fn sleep(&self, sleeper: u32) {
-        let Some(word) = self.page.header().asleep(sleeper) else { return };
-        let number = next_number(self.numbers.of(sleeper));
-        self.numbers.set(sleeper, number);
+    pub fn sleep(&self, waiter: u32) {
+        let Some(word) = self.page.header().asleep(waiter) else { return };
+        let number = next_number(self.numbers.of(waiter));
+        self.numbers.set(waiter, number);
         // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or masked.
         word.store(number, Ordering::Release);
         // SLEEP-PAIR: store asleep before the last check of the rings; `wants_bell` has
@@ -58,13 +58,13 @@ impl LoopPage {
 
     /// The sleep number of that waiter; 0: it is awake, or does not exist.
     #[cold]
-    pub fn asleep(&self, sleeper: u32) -> u32 {
-        self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Acquire))
+    pub fn asleep(&self, waiter: u32) -> u32 {
+        self.page.header().asleep(waiter).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Publishes that this waiter is awake.
-    pub fn wake(&self, sleeper: u32) {
-        if let Some(word) = self.page.header().asleep(sleeper) {
+    pub fn wake(&self, waiter: u32) {
+        if let Some(word) = self.page.header().asleep(waiter) {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -82,7 +82,7 @@ pub struct PeerLoop {
     page: PageMemory,
     /// The sleep number of each waiter's last wake-up. Threads may share it: two wake-ups
     /// for one sleep do no harm.
-    rung: Numbers,
+    woken_for: Numbers,
 }
 
 impl PeerLoop {
@@ -102,29 +102,29 @@ impl PeerLoop {
     }
 
     pub(crate) fn of(page: PageMemory) -> PeerLoop {
-        PeerLoop { page, rung: Numbers::new() }
+        PeerLoop { page, woken_for: Numbers::new() }
     }
 
     /// The sleep number of that waiter if this loop has not woken it yet; else 0. The
     /// caller has issued a full fence after the stores that the waiter should see.
     #[inline]
-    pub(crate) fn wants_bell(&self, sleeper: u32) -> u32 {
-        let Some(word) = self.page.header().asleep(sleeper) else { return 0 };
+    pub(crate) fn unwoken_sleep(&self, waiter: u32) -> u32 {
+        let Some(word) = self.page.header().asleep(waiter) else { return 0 };
         // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or masked
         // when it went to sleep.
         let number = word.load(Ordering::Acquire);
-        if number == self.rung.of(sleeper) { 0 } else { number }
+        if number == self.woken_for.of(waiter) { 0 } else { number }
     }
 
     /// Whether that waiter sleeps and this loop has woken it already.
-    pub fn is_rung(&self, sleeper: u32) -> bool {
-        let asleep = self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Relaxed));
-        asleep != 0 && asleep == self.rung.of(sleeper)
+    pub fn is_rung(&self, waiter: u32) -> bool {
+        let asleep = self.page.header().asleep(waiter).map_or(0, |word| word.load(Ordering::Relaxed));
+        asleep != 0 && asleep == self.woken_for.of(waiter)
     }
 
     /// Records the wake-up of that sleep.
-    pub(crate) fn rang(&self, sleeper: u32, number: u32) {
-        self.rung.set(sleeper, number);
+    pub(crate) fn record_wake_up(&self, waiter: u32, number: u32) {
+        self.woken_for.set(waiter, number);
     }
 }
 
@@ -139,13 +139,13 @@ impl Numbers {
 
     /// 0 if there is no such waiter.
     #[inline(always)]
-    fn of(&self, sleeper: u32) -> u32 {
-        self.0.get(sleeper as usize).map_or(0, |number| number.load(Relaxed))
+    fn of(&self, waiter: u32) -> u32 {
+        self.0.get(waiter as usize).map_or(0, |number| number.load(Relaxed))
     }
 
     #[inline(always)]
-    fn set(&self, sleeper: u32, number: u32) {
-        if let Some(place) = self.0.get(sleeper as usize) {
+    fn set(&self, waiter: u32, number: u32) {
+        if let Some(place) = self.0.get(waiter as usize) {
             place.store(number, Relaxed);
         }
     }
@@ -154,7 +154,7 @@ impl Numbers {
 impl Clone for Numbers {
     fn clone(&self) -> Numbers {
         let numbers = Numbers::new();
-        (0..SLEEPERS).for_each(|sleeper| numbers.set(sleeper, self.of(sleeper)));
+        (0..SLEEPERS).for_each(|waiter| numbers.set(waiter, self.of(waiter)));
         numbers
     }
 }
@@ -189,7 +189,7 @@ impl WakeUp {
     }
 
     /// The waiter in a word, without the bit; [`NO_SLEEPER`] has all bits.
-    pub(crate) fn of_sleeper(word: u32) -> (u32, WakeUp) {
+    pub(crate) fn of_waiter(word: u32) -> (u32, WakeUp) {
         if word == NO_SLEEPER { (word, WakeUp::Tcp) } else { (word & !DOORBELL, WakeUp::of(word)) }
     }
 }

@@ -1,22 +1,23 @@
-//! An end leaves the rings to somebody who knows of none.
+//! An endpoint is demoted, to a program that knows of no ring.
 
 use super::*;
 
-/// What a sender does that heeds a leaver: the rest of the ring goes to the kernel before anything else.
-struct Heedful {
+/// A sender that answers the peer's demotion: the unread ring bytes go to the kernel
+/// before anything else.
+struct AnsweringSender {
     sender: Sender,
     peer_loop: PeerLoop,
     kernel: Arc<Kernel>,
-    /// It takes back what lies in both lanes.
+    /// It takes back bytes that lie on both paths.
     takes: bool,
 }
 
-impl Heedful {
-    fn new(sender: Sender, kernel: Arc<Kernel>, takes: bool) -> Heedful {
-        Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel, takes }
+impl AnsweringSender {
+    fn new(sender: Sender, kernel: Arc<Kernel>, takes: bool) -> AnsweringSender {
+        AnsweringSender { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel, takes }
     }
 
-    /// True: the other end has left, and what it did not take is on its way, or lost.
+    /// True: the peer was demoted, and its unread bytes are on their way, or lost.
     fn left(&mut self) -> bool {
         let left = self.sender.peer_left();
         if left && let Ok(owed) = self.sender.recall() {
@@ -29,7 +30,7 @@ impl Heedful {
         left
     }
 
-    /// The same for one that takes back what lies in both lanes.
+    /// The same for a sender that takes back bytes that lie on both paths.
     fn takes_back(&mut self) {
         if !self.sender.wants_back().unwrap() {
             return;
@@ -66,79 +67,80 @@ impl Heedful {
     }
 }
 
-/// What the kernel has for who comes after `receiver`, all but bells. `None`: it is lost, and that was told.
-fn left_by(receiver: Receiver, kernel: &Kernel) -> Option<()> {
-    let bells = dropped_by(receiver, kernel)?;
-    assert!(bells.iter().all(|byte| *byte == 0), "bells come before all else");
+/// Discards the wake-up bytes of `receiver`, which is demoted; the kernel's other bytes
+/// stay for its successor. `None`: bytes are lost, and the loss was reported.
+fn remains_after(receiver: Receiver, kernel: &Kernel) -> Option<()> {
+    let bells = discarded_by(receiver, kernel)?;
+    assert!(bells.iter().all(|byte| *byte == 0), "wake-up bytes come before all else");
     Some(())
 }
 
-/// What `receiver`, which leaves, takes out of the kernel.
-fn dropped_by(mut receiver: Receiver, kernel: &Kernel) -> Option<Vec<u8>> {
+/// The bytes that `receiver`, which is demoted, reads from the kernel.
+fn discarded_by(mut receiver: Receiver, kernel: &Kernel) -> Option<Vec<u8>> {
     receiver.leave();
     loop {
         let ended = kernel.has_ended();
         match receiver.leaving().unwrap() {
             Leaving::Wait if ended => return None,
             Leaving::Wait => thread::yield_now(),
-            // Who sends to it makes no more calls.
+            // Its sender makes no more calls.
             Leaving::GiveBack | Leaving::Lost => return None,
             Leaving::Bells(bells) => {
-                assert!(kernel.unread() >= bells, "a bell is there when it is counted");
+                assert!(kernel.unread() >= bells, "a counted wake-up byte is in the kernel");
                 return Some(kernel.take(bells));
             }
         }
     }
 }
 
-/// LEAVE-PAIR: nothing is lost, and no bell is left behind.
+/// LEAVE-PAIR: nothing is lost, and no wake-up byte is left in the kernel.
 #[test]
-fn loom_a_leaver_gets_the_rest_through_the_kernel() {
+fn loom_a_demoted_receiver_gets_the_rest_through_the_kernel() {
     check(3, || {
         let (sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
-        let mut heedful = Heedful::new(sender, kernel.clone(), false);
+        let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
         assert!(!receiver.arm(WakeUp::Tcp).unwrap());
         let writer = thread::spawn(move || {
-            heedful.send(1);
-            heedful.send(2);
-            heedful
+            answering.send(1);
+            answering.send(2);
+            answering
         });
         let taken = receiver.read(&mut [0]).unwrap();
-        left_by(receiver, &kernel).expect("the ring's bytes were the last");
-        let mut heedful = writer.join().unwrap();
-        // The next call on its socket, if none came since.
-        heedful.left();
+        remains_after(receiver, &kernel).expect("the ring's bytes were the last");
+        let mut answering = writer.join().unwrap();
+        // The next call on its socket, if there was none since.
+        answering.left();
         assert_eq!(kernel.take(kernel.unread()), [1, 2][taken..]);
     });
 }
 
-/// LEAVE-PAIR: bytes behind a full ring come after it, or the loss is told.
+/// LEAVE-PAIR: bytes behind a full ring arrive after it, or the loss is reported.
 #[test]
-fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
+fn loom_a_demotion_in_a_spill_delivers_all_or_reports_the_loss() {
     check(3, || {
         let (mut sender, receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-        let mut heedful = Heedful::new(sender, kernel.clone(), false);
+        let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
         let writer = thread::spawn(move || {
-            assert!(heedful.sender.open_tcp().unwrap());
-            heedful.send_over_tcp(2);
-            heedful
+            assert!(answering.sender.open_tcp().unwrap());
+            answering.send_over_tcp(2);
+            answering
         });
-        let left = left_by(receiver, &kernel);
-        let mut heedful = writer.join().unwrap();
-        heedful.left();
+        let left = remains_after(receiver, &kernel);
+        let mut answering = writer.join().unwrap();
+        answering.left();
         let came = kernel.take(kernel.unread());
         match left {
             Some(()) => assert_eq!(came, [1, 2]),
-            None => assert_eq!(came, [2], "only what cannot be sent again is lost"),
+            None => assert_eq!(came, [2], "only what cannot be resent is lost"),
         }
     });
 }
 
-/// Takes what is there, of both lanes in their order.
-fn take_some(receiver: &mut Receiver, kernel: &Kernel, taken: &mut Vec<u8>) {
+/// Consumes the available bytes of both paths in stream order.
+fn consume_some(receiver: &mut Receiver, kernel: &Kernel, taken: &mut Vec<u8>) {
     match receiver.look().unwrap() {
         Ready::Ring(_) => {
             let mut bytes = [0; RING];
@@ -159,9 +161,9 @@ fn take_some(receiver: &mut Receiver, kernel: &Kernel, taken: &mut Vec<u8>) {
     }
 }
 
-/// RETURN-PAIR: what lies in both lanes comes through the kernel, in its order.
+/// RETURN-PAIR: bytes on both paths arrive through the kernel, in order.
 #[test]
-fn loom_a_stream_in_both_lanes_is_given_back() {
+fn loom_a_stream_on_both_paths_is_returned() {
     check(2, || {
         let (first, second) = direction();
         second.receiver.mark_aware();
@@ -169,14 +171,14 @@ fn loom_a_stream_in_both_lanes_is_given_back() {
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
-        let mut heedful = Heedful::new(sender, kernel.clone(), true);
-        assert!(heedful.sender.open_tcp().unwrap());
+        let mut answering = AnsweringSender::new(sender, kernel.clone(), true);
+        assert!(answering.sender.open_tcp().unwrap());
         let back_kernel = Arc::new(Kernel::default());
         let bell = back_kernel.clone();
         let writer = thread::spawn(move || {
-            heedful.send_over_tcp(2);
+            answering.send_over_tcp(2);
             bell.wait();
-            heedful.send_over_tcp(3);
+            answering.send_over_tcp(3);
         });
         let End { sender: mut back, mut receiver } = second;
         let mut taken = Vec::new();
@@ -192,7 +194,7 @@ fn loom_a_stream_in_both_lanes_is_given_back() {
                 Leaving::Lost => panic!("nothing is lost"),
                 Leaving::GiveBack => {
                     while !receiver.is_wanted_back().unwrap() || receiver.left_to_take() > 0 {
-                        take_some(&mut receiver, &kernel, &mut taken);
+                        consume_some(&mut receiver, &kernel, &mut taken);
                         thread::yield_now();
                     }
                     while !taken.is_empty() {
@@ -211,10 +213,10 @@ fn loom_a_stream_in_both_lanes_is_given_back() {
     });
 }
 
-/// LEAVE-PAIR: of two who leave at the same time the later one gets the rest, or is told that it is lost; nobody waits
-/// for ever.
+/// LEAVE-PAIR: of two endpoints that are demoted at the same time the later one receives
+/// the rest, or reports the loss; neither waits forever.
 #[test]
-fn loom_two_leavers_get_all_or_are_told() {
+fn loom_two_demotions_deliver_all_or_report_the_loss() {
     check(3, || {
         let (first, second) = direction();
         second.receiver.mark_aware();
@@ -222,74 +224,76 @@ fn loom_two_leavers_get_all_or_are_told() {
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
-        let mut heedful = Heedful::new(sender, kernel.clone(), false);
-        let leaves = move |mut receiver: Receiver, heedful: &mut Heedful| {
+        let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
+        let leaves = move |mut receiver: Receiver, answering: &mut AnsweringSender| {
             receiver.leave();
-            if !heedful.left() {
-                heedful.sender.refuse();
+            if !answering.left() {
+                answering.sender.refuse();
             }
             receiver
         };
         let other = thread::spawn(move || {
-            let receiver = leaves(receiver, &mut heedful);
-            left_by(receiver, &heedful.kernel).expect("nothing came this way");
+            let receiver = leaves(receiver, &mut answering);
+            remains_after(receiver, &answering.kernel).expect("nothing was sent this way");
         });
         let End { sender, receiver, .. } = second;
         let back = Arc::new(Kernel::default());
-        let mut heedful = Heedful::new(sender, back, false);
-        let receiver = leaves(receiver, &mut heedful);
-        let left = left_by(receiver, &kernel);
+        let mut answering = AnsweringSender::new(sender, back, false);
+        let receiver = leaves(receiver, &mut answering);
+        let left = remains_after(receiver, &kernel);
         other.join().unwrap();
         let came = kernel.take(kernel.unread());
         match left {
             Some(()) => assert_eq!(came, [1]),
-            None => assert_eq!(came, [], "what is called lost does not come"),
+            None => assert_eq!(came, [], "bytes reported as lost do not arrive"),
         }
     });
 }
 
-/// Who ends copies what was not taken, while the receiver leaves; the kernel has room for so many bytes.
-fn leave_one_that_ends(room: usize) {
+/// An endpoint that ends its stream copies the unread bytes, while the receiver is
+/// demoted; the kernel has room for `room` bytes.
+fn demotion_at_the_end(room: usize) {
     let (mut sender, mut receiver) = ring_direction();
     let kernel = Arc::new(Kernel::default());
     assert!(!receiver.arm(WakeUp::Tcp).unwrap());
     assert_eq!(sender.write([[1, 2].as_slice()], 2, None).unwrap(), 2);
-    let mut heedful = Heedful::new(sender, kernel.clone(), false);
+    let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
     let writer = thread::spawn(move || {
-        if heedful.sender.may_ring() {
-            let copies = heedful.sender.announce_copies().unwrap();
+        if answering.sender.may_ring() {
+            let copies = answering.sender.announce_copies().unwrap();
             let mut bytes = [0; 2];
-            assert_eq!(heedful.sender.peek_copies(copies, &mut bytes), copies);
+            assert_eq!(answering.sender.peek_copies(copies, &mut bytes), copies);
             let taken = copies.min(room);
-            bytes[..taken].iter().for_each(|byte| heedful.kernel.send(*byte));
-            heedful.sender.copied(taken);
-            heedful.sender.end_copies(taken == copies);
+            bytes[..taken].iter().for_each(|byte| answering.kernel.send(*byte));
+            answering.sender.copied(taken);
+            answering.sender.end_copies(taken == copies);
         }
-        heedful.left();
-        heedful.sender.sends_no_more();
-        heedful.left();
-        heedful.kernel.end();
-        heedful
+        answering.left();
+        answering.sender.sends_no_more();
+        answering.left();
+        answering.kernel.end();
+        answering
     });
     let taken = receiver.read(&mut [0]).unwrap();
-    let left = dropped_by(receiver, &kernel);
-    let mut heedful = writer.join().unwrap();
+    let left = discarded_by(receiver, &kernel);
+    let mut answering = writer.join().unwrap();
     // The next call on its socket, which still reads.
-    let _ = heedful.left();
+    let _ = answering.left();
     match left {
         Some(_) => assert_eq!(kernel.take(kernel.unread()), [1, 2][taken..]),
-        None => assert!(room < 2, "all is there"),
+        None => assert!(room < 2, "all copies are there"),
     }
 }
 
-/// COPY-PAIR: who leaves finds all that was not taken in the kernel, sent again or copied before an end, and once only.
+/// COPY-PAIR: a demoted receiver finds all unread bytes in the kernel exactly once,
+/// resent or copied before the end.
 #[test]
-fn loom_a_leaver_gets_the_rest_of_who_ends() {
-    check(3, || leave_one_that_ends(2));
+fn loom_a_demoted_receiver_gets_the_rest_of_an_ended_stream() {
+    check(3, || demotion_at_the_end(2));
 }
 
-/// COPY-PAIR: of what was copied in part the loss is told.
+/// COPY-PAIR: if only some bytes were copied, the loss is reported.
 #[test]
-fn loom_a_leaver_is_told_of_copies_that_the_kernel_refused() {
-    check(3, || leave_one_that_ends(1));
+fn loom_a_demotion_reports_copies_that_the_kernel_refused() {
+    check(3, || demotion_at_the_end(1));
 }

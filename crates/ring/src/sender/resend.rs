@@ -28,8 +28,8 @@ impl Sender {
             WANTS_BACK => return Err(Corrupt::Left),
             owes => return Ok((owes as usize - 1).min(self.own.ring_length())),
         }
-        let owes = self.untaken_by_kernel()?;
-        if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_in_both(owes) {
+        let owes = self.unconsumed_without_copies()?;
+        if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_on_both_paths(owes) {
             self.refuse();
             // Behind FIN the peer replaces the connection by a successor.
             return if self.is_finished() { Ok(0) } else { Err(Corrupt::Left) };
@@ -38,17 +38,17 @@ impl Sender {
         if self.lane() == Lane::Ring && !self.open_tcp()? {
             return Err(Corrupt::PartsTaken);
         }
-        self.owes(owes);
+        self.set_owed(owes);
         Ok(owes)
     }
 
     /// Ring bytes that the peer did not consume, unless the kernel has copies of them.
-    fn untaken_by_kernel(&mut self) -> Result<usize, Corrupt> {
+    fn unconsumed_without_copies(&mut self) -> Result<usize, Corrupt> {
         self.untaken().map(|untaken| if self.has_copied(untaken) { 0 } else { untaken })
     }
 
     /// Whether unread ring bytes are followed by others that the kernel has.
-    fn is_in_both(&self, untaken: usize) -> bool {
+    fn is_on_both_paths(&self, untaken: usize) -> bool {
         untaken > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start
     }
 
@@ -73,10 +73,10 @@ impl Sender {
         }
         // RETURN-PAIR: acquire the head first: it moves on once `left` announces the
         // return.
-        let untaken = self.untaken_by_kernel()?;
+        let untaken = self.unconsumed_without_copies()?;
         let left = self.peer.header().left.load(Ordering::Relaxed);
         // An endpoint that sends nothing more may have been demoted by then.
-        let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_in_both(untaken));
+        let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_on_both_paths(untaken));
         if wants {
             // RETURN-PAIR: release the count of all bytes sent.
             self.own.header().owes.store(WANTS_BACK, Ordering::Release);
@@ -109,7 +109,7 @@ impl Sender {
         // RETURN-PAIR: release our copying.
         own.got_back.store(given, Ordering::Release);
         if all {
-            self.owes(0);
+            self.set_owed(0);
         }
         Ok(all)
     }
@@ -145,7 +145,7 @@ impl Sender {
         self.own.header().owes.store(REFUSED, Ordering::Release);
     }
 
-    fn owes(&self, count: usize) {
+    fn set_owed(&self, count: usize) {
         // LEAVE-PAIR: release the run that was opened for them.
         self.own.header().owes.store(count as u32 + 1, Ordering::Release);
     }
@@ -176,7 +176,7 @@ impl Sender {
     /// As for [`Sender::recall`].
     pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
         let owes = self.recall()?;
-        self.owes(owes.saturating_sub(count));
+        self.set_owed(owes.saturating_sub(count));
         Ok(())
     }
 }
