@@ -1,5 +1,5 @@
-//! The client's side of the talk with the monitor. Nothing here waits: a monitor that is
-//! not there is a normal result, and is looked for again after a while.
+//! The client's side of the monitor protocol. Nothing here blocks: an absent monitor is a
+//! normal result, and the client retries after a while.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -21,7 +21,7 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, 
 
 /// Bytes of a loop page.
 pub const LOOP_PAGE: usize = 4096;
-/// The smallest and the largest segment, in bytes; its size is a multiple of 4096.
+/// The smallest and the largest region, in bytes; its size is a multiple of 4096.
 pub const SEGMENT_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
 /// The oldest version of the protocol, which every client and monitor speaks.
 pub const OLDEST: u32 = 1;
@@ -29,37 +29,38 @@ pub const OLDEST: u32 = 1;
 pub const DOORBELLS: u32 = 2;
 /// From this version on doorbells may be message queues, which two users share.
 pub const QUEUES: u32 = 3;
-/// The newest version: a client says which connections it will not offer ([`Client::decline`]).
+/// The newest version: a client reports which connections it will not offer
+/// ([`Client::decline`]).
 pub const DECLINES: u32 = 4;
-/// Where the policy of a system lies.
+/// The path of a system's policy.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
-/// How soon a monitor that has ended is searched for again.
+/// How soon the client reconnects after a monitor has ended.
 const STARTING: Duration = Duration::from_millis(50);
 
-/// Which monitor a client talks to.
+/// Which monitor a client connects to.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the client calls itself in the monitor's logs and views.
+    /// The client's name in the monitor's logs and views.
     pub name: Name,
-    /// The monitor's socket, which may be any user's; `None` searches for the system's monitor,
-    /// then for the user's.
+    /// The monitor's socket, which may be any user's; `None` searches for the system's
+    /// monitor, then for the user's.
     pub socket: Option<PathBuf>,
-    /// Where the user's own monitor is searched for (XDG_RUNTIME_DIR), if there is no `socket`.
+    /// The directory in which the user's own monitor is searched for (XDG_RUNTIME_DIR),
+    /// if there is no `socket`.
     pub runtime_directory: Option<PathBuf>,
-    /// How long a monitor that was not there is left alone.
+    /// How long the client waits before it retries an absent monitor.
     pub retry: Duration,
-    /// The lowest number that the connection's descriptor may have, where there are
-    /// descriptors enough: a guest in a program that counts on low numbers stays out of its
-    /// way.
+    /// The lowest number for the connection's descriptor, where there are descriptors
+    /// enough: an interposed program may rely on low numbers.
     pub lowest_descriptor: i32,
     /// Accepts doorbells with a grant ([`Doorbells`]), where the monitor has them.
     pub doorbells: bool,
 }
 
 impl Options {
-    /// What the environment says: MEGAPIPE_MONITOR is the socket. A process that has more
-    /// rights than its caller (AT_SECURE) ignores the environment.
+    /// The options from the environment: MEGAPIPE_MONITOR is the socket. A process that
+    /// has more rights than its caller (AT_SECURE) ignores the environment.
     pub fn from_environment(name: &str) -> Options {
         Options {
             name: Name::new(name),
@@ -81,13 +82,14 @@ impl Options {
     }
 }
 
-/// Why something was not said to the monitor. The connection it is about stays on TCP.
+/// Why a message was not sent to the monitor. The connection it is about stays on TCP.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
     /// There is no monitor at present.
     #[error("no monitor is connected")]
     NoMonitor,
-    /// The monitor has not read enough of what it was sent; a later offer may succeed.
+    /// The monitor has not read enough of the earlier messages; a later offer may
+    /// succeed.
     #[error("the monitor is too busy to take an offer")]
     Full,
     /// The descriptor cannot be sent.
@@ -95,18 +97,18 @@ pub enum OfferError {
     Descriptor(#[source] io::Error),
 }
 
-/// The monitor is gone. What was offered is forgotten; what was promoted lives on.
+/// The monitor is gone. Its offers are void; promoted connections continue.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection to the monitor is lost: {cause}")]
 pub struct ReceiveError {
-    /// What ended it.
+    /// The cause.
     #[source]
     pub cause: LossCause,
-    /// The offers that have no answer, to be made to the next monitor.
+    /// The unanswered offers, to be made to the next monitor.
     pub unanswered: Vec<Token>,
 }
 
-/// What ended the connection to a monitor.
+/// Why the connection to a monitor ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LossCause {
     /// The monitor ended.
@@ -115,19 +117,21 @@ pub enum LossCause {
     /// recvmsg(2).
     #[error("nothing can be received: {0}")]
     System(#[source] io::Error),
-    /// The monitor wants nothing to do with this client.
+    /// The monitor rejects this client.
     #[error("the monitor rejects this client: {0}")]
     Refused(Reason),
-    /// It sent what is no message.
+    /// It sent an invalid message.
     #[error("the monitor sent an invalid message: {0}")]
     Nonsense(#[source] DecodeError),
-    /// It answered what was not offered, once more, or before its welcome.
+    /// It answered something that was not offered, answered twice, or sent an answer
+    /// before its welcome.
     #[error("the monitor sent a message out of turn")]
     OutOfTurn,
-    /// A message came without its descriptors, with too many, or with a doorbell that is none.
+    /// A message came without its descriptors, with too many, or with an invalid
+    /// doorbell.
     #[error("the monitor sent a message with the wrong descriptors")]
     Descriptors,
-    /// It speaks another version, or announced sizes that are none.
+    /// It speaks another version, or announced invalid sizes.
     #[error("the monitor speaks version {version} with segments of {segment_size} bytes")]
     Version {
         /// Of the protocol.
@@ -135,13 +139,14 @@ pub enum LossCause {
         /// Bytes.
         segment_size: u32,
     },
-    /// The memory it sent cannot be relied on.
+    /// The memory it sent cannot be trusted.
     #[error("the monitor sent memory that cannot be used: {0}")]
     Memory(#[source] MapError),
 }
 
 impl LossCause {
-    /// Whether the monitor speaks another version of the protocol, as far as either side can tell.
+    /// Whether the monitor speaks another version of the protocol, as far as either side
+    /// can determine.
     pub fn is_version(&self) -> bool {
         matches!(
             self,
@@ -150,81 +155,83 @@ impl LossCause {
     }
 }
 
-/// The page on which another loop tells whether it sleeps. Everyone who shares a
-/// connection with that loop has the same one.
+/// The page in which another loop publishes whether it sleeps. All connections with that
+/// loop share it.
 #[derive(Debug)]
 pub struct PeerLoop {
-    /// The loop's number with its monitor.
+    /// The loop's number at its monitor.
     pub id: u32,
     /// The page, read-only.
     pub page: SharedMapping,
 }
 
-/// The doorbells of a connection: a byte in one wakes an endpoint, and means nothing else. They
-/// neither read nor write by blocking (see promotion.md, section 5).
+/// The doorbells of a connection: a byte in one wakes an endpoint, and has no other
+/// meaning. Reads and writes of them never block (see promotion.md, section 5).
 #[derive(Debug)]
 pub struct Doorbells {
-    /// That of this endpoint.
+    /// This endpoint's doorbell.
     pub own: OwnedFd,
-    /// That of the peer.
+    /// The peer's doorbell.
     pub peer: OwnedFd,
-    /// What both are.
+    /// The kind of both.
     pub kind: doorbell::Kind,
 }
 
-/// What the monitor says.
+/// A message of the monitor.
 #[derive(Debug)]
 pub enum Answer {
-    /// The first answer of every monitor. A loop that has met an earlier monitor keeps
-    /// that one's page for the connections from then: it writes to every page that a live
-    /// connection's peer may look at.
+    /// The first answer of every monitor. A loop that was connected to an earlier monitor
+    /// keeps that one's page for the older connections: it writes to every page that the
+    /// peer of a live connection may check.
     Welcome {
         /// Number of this client's loop.
         loop_id: u32,
-        /// The page it writes to.
+        /// The page that it writes to.
         loop_page: SharedMapping,
-        /// Bytes of the segments that are granted now.
+        /// Bytes of the regions that are granted now.
         segment_size: u32,
     },
-    /// The offered connection has its memory. A refusal may still take it back: the other end could
-    /// not be told.
+    /// The offered connection has its memory. A refusal may still revoke it, if the peer
+    /// could not be granted its own.
     Granted {
         /// The offer; from now on the promoted connection, until it is withdrawn.
         token: Token,
-        /// The segment that this end writes to.
+        /// The region that this endpoint writes to.
         own: SharedMapping,
-        /// The segment that the other end writes to.
+        /// The region that the peer writes to.
         peer: SharedMapping,
-        /// The other end's loop.
+        /// The peer's loop.
         peer_loop: Arc<PeerLoop>,
-        /// The doorbells of both endpoints. `None` if one of the two clients accepts none, or the
-        /// monitor could not make them.
+        /// The doorbells of both endpoints. `None` if one of the two clients accepts
+        /// none, or the monitor could not create them.
         doorbells: Option<Doorbells>,
     },
-    /// The offer has no mirror so far, or is about to be refused because of its user.
+    /// No matching offer exists so far, or the offer is about to be refused because of
+    /// its user.
     Peer {
         /// The offer.
         token: Token,
-        /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
+        /// The peer's user, if that is another user with whom the policy allows no
+        /// sharing.
         user: Option<u32>,
     },
-    /// The offer is about to be refused, since the other endpoint's program declines: why.
+    /// The offer is about to be refused, since the peer's program declines it.
     Declined {
         /// The offer.
         token: Token,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The connection stays on TCP for good.
     Refused {
         /// The offer.
         token: Token,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// What a message of the monitor came to.
+/// The effect of a message of the monitor.
 enum Received {
     Answer(Answer),
     /// It crossed a withdrawal.
@@ -236,34 +243,38 @@ pub struct Client {
     options: Options,
     socket: Option<OwnedFd>,
     next_attempt: Instant,
-    /// How long after a look that finds none the next one comes.
+    /// How long after a search without finding a monitor the next one follows.
     pause: Duration,
-    /// What could not be sent and must not be forgotten, for the connected monitor.
+    /// Messages that could not be sent and must not be lost, for the connected monitor.
     unsent: VecDeque<Packet>,
     peer_loops: HashMap<u64, Weak<PeerLoop>>,
     /// The version that the connected monitor has chosen in its welcome.
     version: Option<u32>,
     /// Offers without an answer.
     unanswered: HashSet<Token>,
-    /// Those that were granted, and not withdrawn since: a refusal may still take the grant back.
+    /// Granted offers that were not withdrawn since: a refusal may still revoke the
+    /// grant.
     granted: HashSet<Token>,
-    /// How many more messages about peers may come: two for each offer.
+    /// How many more messages about peers may arrive: two for each offer.
     peers: u64,
-    /// Withdrawals of either, behind each of which one more message may come that crossed it.
+    /// Withdrawals of either kind; after each, one more message may arrive that crossed
+    /// it.
     withdrawn: u64,
 }
 
-/// An offer's peer is reported once when it has waited for a while, and once before a refusal.
+/// An offer's peer is reported once when it has waited for a while, and once before a
+/// refusal.
 const PEERS_EACH: u64 = 2;
-/// Unanswered offers beyond which no more are made: more than a monitor lets wait.
+/// No more offers are made beyond this many unanswered ones: more than a monitor keeps
+/// waiting.
 const MOST_UNANSWERED: usize = 1 << 16;
 
 impl Client {
-    /// Looks for a monitor once. If there is none, `reconnect_due` looks again.
+    /// Searches for a monitor once. If there is none, `reconnect_due` searches again.
     ///
     /// # Errors
     ///
-    /// Only what looking again would not mend; an absent monitor is not an error.
+    /// Only errors that persist; an absent monitor is not an error.
     pub fn connect(options: &Options) -> Result<Client, ConnectError> {
         let now = Instant::now();
         let mut client = Client {
@@ -283,18 +294,18 @@ impl Client {
         Ok(client)
     }
 
-    /// The socket, to wait for answers on (readable); `None` while there is no monitor.
+    /// The socket, to poll for answers (readable); `None` while there is no monitor.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// When `reconnect_due` will look again; `None` while there is a monitor.
+    /// When `reconnect_due` will search again; `None` while there is a monitor.
     pub fn next_attempt(&self) -> Option<Instant> {
         self.socket.is_none().then_some(self.next_attempt)
     }
 
-    /// Looks for a monitor if there is none and the last look is long enough ago; true if
-    /// one was found by this call. `fd` has changed then, and a `Welcome` will come.
+    /// Searches for a monitor if there is none and the last search is long enough ago;
+    /// true if this call found one. `fd` has changed then, and a `Welcome` follows.
     ///
     /// # Errors
     ///
@@ -309,12 +320,13 @@ impl Client {
         Ok(self.socket.is_some())
     }
 
-    /// Offers the connection that `connection` is one end of. The monitor looks at the
+    /// Offers the connection of the endpoint `connection`. The monitor inspects the
     /// descriptor and closes its own copy soon after.
     ///
-    /// The monitor's welcome may still be under way, for which a short connection need not wait. Its user
-    /// was checked before anything was sent, and the hello is ahead of the offer: a monitor of another
-    /// version turns both away, and `receive` returns the offer as unanswered.
+    /// The monitor's welcome may still be on its way: a short connection need not wait
+    /// for it. The monitor's user was checked before anything was sent, and the hello
+    /// precedes the offer. A monitor of another version rejects both, and `receive`
+    /// returns the offer as unanswered.
     ///
     /// # Errors
     ///
@@ -330,19 +342,20 @@ impl Client {
         Ok(())
     }
 
-    /// Tells that the connection which `connection` is one end of will not be offered, so that an offer of the other
-    /// end is refused with the reason. A monitor that is busy or of an older version is not told. False: a welcome is
-    /// still to come, which says whether this one listens; ask again later.
+    /// Reports that the endpoint `connection` will not be offered, so that an offer of
+    /// its peer is refused with the reason. Nothing is sent to a monitor that is busy or
+    /// of an older version. False: the welcome, which states the version, has not
+    /// arrived; call again later.
     pub fn decline(&mut self, reason: Reason, connection: BorrowedFd<'_>) -> bool {
         if self.version >= Some(DECLINES) && self.unsent.is_empty() {
-            // This program's own word is known without it.
+            // This program has its own reason in any case.
             let _ = self.say(&ClientMessage::Decline { reason }.encode(), &[connection]);
         }
         self.version.is_some() || self.socket.is_none()
     }
 
-    /// Takes an offer back, or tells that a promoted connection is over. A busy monitor is
-    /// told later; one that is gone has forgotten it anyway.
+    /// Withdraws an offer, or reports that a promoted connection is over. A busy monitor
+    /// gets the message later; one that is gone has discarded the offer anyway.
     pub fn withdraw(&mut self, token: Token) {
         self.flush();
         let known = self.unanswered.remove(&token) || self.granted.remove(&token);
@@ -353,13 +366,13 @@ impl Client {
         }
     }
 
-    /// Whether the monitor is to be told something later.
+    /// Whether messages to the monitor are queued.
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Tells a new monitor of a connection that an earlier one promoted: its socket's
-    /// cookie (SO_COOKIE), and the other end's loop as that monitor numbered it.
+    /// Registers a connection with a new monitor that an earlier one promoted: its
+    /// socket's cookie (SO_COOKIE), and the peer's loop as that monitor numbered it.
     ///
     /// # Errors
     ///
@@ -372,12 +385,13 @@ impl Client {
         self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
     }
 
-    /// The monitor's next answer, if one has come: one welcome, and then at most four answers to
-    /// each offer, so that a loop over them ends whatever the monitor sends.
+    /// The monitor's next answer, if one has arrived: one welcome, and then at most four
+    /// answers to each offer, so that a loop over them ends whatever the monitor sends.
     ///
     /// # Errors
     ///
-    /// The monitor is gone, or broke the rules. Told once; `reconnect_due` looks for another.
+    /// The monitor is gone, or violated the protocol. Reported once; `reconnect_due`
+    /// searches for another.
     pub fn receive(&mut self) -> Result<Option<Answer>, ReceiveError> {
         self.flush();
         loop {
@@ -394,8 +408,8 @@ impl Client {
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; MOST_BYTES];
         let received = packet::receive(socket.as_fd(), &mut bytes).or_else(|error| {
-            // A monitor that cut us off with something unread: its last word comes after
-            // the error, which is told only once.
+            // The monitor closed the connection with unread messages of ours: its last
+            // message follows the error, which the kernel reports only once.
             let reset = error.kind() == io::ErrorKind::ConnectionReset;
             if reset { packet::receive(socket.as_fd(), &mut bytes) } else { Err(error) }
         });
@@ -425,8 +439,8 @@ impl Client {
         Ok(Some(Received::Answer(answer)))
     }
 
-    /// Whether a message has its turn now: one welcome comes first, then a grant or a refusal of what
-    /// was offered, and perhaps a refusal of what was granted. False: it crossed a withdrawal.
+    /// Whether a message is valid now: first one welcome, then a grant or a refusal of an
+    /// offer, and perhaps a refusal of a granted one. False: it crossed a withdrawal.
     fn expects(&mut self, message: &MonitorMessage) -> Result<bool, LossCause> {
         let expected = match *message {
             MonitorMessage::Refuse { token: None, .. } => true,
@@ -502,7 +516,7 @@ impl Client {
         }
     }
 
-    /// The doorbells that a grant brought: both, or none.
+    /// The doorbells of a grant: both, or none.
     fn doorbells(&self, own: Option<OwnedFd>, peer: Option<OwnedFd>) -> Result<Option<Doorbells>, LossCause> {
         match (own, peer) {
             (None, None) => Ok(None),
@@ -531,8 +545,8 @@ impl Client {
     ) -> Result<Answer, MapError> {
         let own = SharedMapping::writable(own.as_fd(), segment_size)?;
         let peer = SharedMapping::read_only(peer.as_fd(), segment_size)?;
-        // One mapping of a page for all connections with that loop.
-        // What is already mapped was checked then, and this file is not touched.
+        // One mapping of a page for all connections with that loop. A mapped page was
+        // checked when it was mapped, and this file is not touched.
         let number = memory_file::number(page.as_fd())
             .map_err(|cause| MapError::Unsound(UnsoundFile::Foreign(cause)))?;
         let known = self.peer_loops.get(&number).and_then(Weak::upgrade);
@@ -550,8 +564,8 @@ impl Client {
     }
 
     fn lose(&mut self, cause: LossCause) -> ReceiveError {
-        // One that ended is replaced soon. One that turns this client away, or is not understood,
-        // is left alone as one that is not there.
+        // A monitor that ended is replaced soon. One that rejects this client, or sends
+        // invalid messages, is retried like an absent one.
         if self.version.is_some() && matches!(cause, LossCause::Ended | LossCause::System(_)) {
             self.pause = STARTING.min(self.options.retry);
         }
@@ -579,31 +593,31 @@ impl Client {
         let Some(socket) = &self.socket else { return Err(OfferError::NoMonitor) };
         let sent = packet::send(socket.as_fd(), packet.as_bytes(), descriptors);
         sent.map_err(|error| match error.raw_os_error() {
-            // The last: too many descriptors of this user are under way (unix(7)).
+            // The last: too many descriptors of this user are in flight (unix(7)).
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ETOOMANYREFS) => OfferError::Full,
-            // What it said before it went is still to be received, and then the end.
+            // Its last messages are still to be received, and then the end.
             Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => OfferError::NoMonitor,
             _ => OfferError::Descriptor(error),
         })
     }
 
-    /// Connects to the first monitor that listens, and greets it.
+    /// Connects to the first monitor that listens, and sends the hello.
     fn find(&self) -> Result<Option<OwnedFd>, ConnectError> {
         let Options { socket, runtime_directory, .. } = &self.options;
         for place in Place::all(socket.as_deref(), runtime_directory.as_deref()) {
             let Ok(socket) = place.connect()? else { continue };
-            let socket = self.out_of_the_way(socket);
+            let socket = self.with_high_number(socket);
             let (version_min, version_max) = self.options.versions().into_inner();
             let hello = ClientMessage::Hello { version_min, version_max, name: self.options.name };
-            // A fresh socket has room. If the monitor has turned us away already, `receive`
-            // hears why.
+            // A new socket has room. If the monitor has rejected us already, `receive`
+            // returns the reason.
             let _ = packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]);
             return Ok(Some(socket));
         }
         Ok(None)
     }
 
-    fn out_of_the_way(&self, socket: OwnedFd) -> OwnedFd {
+    fn with_high_number(&self, socket: OwnedFd) -> OwnedFd {
         match self.options.lowest_descriptor {
             0 => socket,
             lowest => rustix::io::fcntl_dupfd_cloexec(&socket, lowest).unwrap_or(socket),

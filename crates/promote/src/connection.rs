@@ -1,5 +1,5 @@
-//! One end of a promoted connection with the memory that it works on, the loops of both ends, and
-//! the locks that keep apart the processes that have it.
+//! One endpoint of a promoted connection with its memory, the loops of both endpoints,
+//! and the locks that separate the processes that hold it.
 
 #![allow(unsafe_code)] // granted memory becomes segments and pages
 
@@ -16,10 +16,10 @@ use crate::machine::Machine;
 /// Why granted memory cannot be used. The connection stays on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
-    /// It is no segment, or no loop page.
+    /// It is not a region, or not a loop page.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The other end broke the rules already.
+    /// The peer violated the protocol already.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
 }
@@ -27,21 +27,21 @@ pub enum AdoptError {
 /// The page of this process's own loop, and its memory.
 #[derive(Debug)]
 pub struct OwnLoop {
-    // Dropped before the memory it lies in.
+    // Dropped before its memory.
     page: LoopPage,
     _memory: SharedMapping,
 }
 
 impl OwnLoop {
-    /// The loop that a welcome gave the page for.
+    /// The loop whose page came with a welcome.
     ///
     /// # Errors
     ///
-    /// It is no loop page.
+    /// The memory is not a loop page.
     pub fn new(memory: SharedMapping) -> Result<OwnLoop, LayoutError> {
         let start = start_of(&memory)?;
-        // SAFETY: a welcome's page is mapped writable with its full size, which the client
-        // checked, and stays so beside `page`; nobody makes references to it.
+        // SAFETY: a welcome's page is mapped writable with its full size, which the
+        // client checked, and stays so beside `page`; no references to it exist.
         let page = unsafe { LoopPage::new(start) }?;
         Ok(OwnLoop { page, _memory: memory })
     }
@@ -65,7 +65,7 @@ impl OwnLoop {
     }
 }
 
-/// A loop at the other end of connections, and what this loop has rung it for: one for all
+/// A loop of the peer, and the sleeps for which this loop has woken it: one for all
 /// connections between the two.
 #[derive(Debug)]
 pub struct OtherLoop {
@@ -78,7 +78,7 @@ impl OtherLoop {
     ///
     /// # Errors
     ///
-    /// Its page is no loop page.
+    /// Its page is not a loop page.
     pub fn new(shared: Arc<PeerLoop>) -> Result<OtherLoop, LayoutError> {
         let start = start_of(&shared.page)?;
         // SAFETY: a grant's page is mapped with its full size, which the client checked,
@@ -87,7 +87,7 @@ impl OtherLoop {
         Ok(OtherLoop { page, shared })
     }
 
-    /// The loop's number, as the monitor that granted it gave it.
+    /// The loop's number, assigned by the monitor that granted it.
     pub fn id(&self) -> u32 {
         self.shared.id
     }
@@ -97,7 +97,7 @@ impl OtherLoop {
         Arc::ptr_eq(&self.shared, other)
     }
 
-    /// Whether nobody else knows of the loop: no connection to it is left.
+    /// Whether no other reference to the loop exists: no connection to it is left.
     pub fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }
@@ -107,10 +107,10 @@ fn start_of(memory: &SharedMapping) -> Result<NonNull<u8>, LayoutError> {
     NonNull::new(memory.address()).ok_or(LayoutError::Alignment)
 }
 
-/// One end of a promoted connection, with its memory.
+/// One endpoint of a promoted connection, with its memory.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped before the memory it lies in.
+    // Dropped before its memory.
     machine: Machine,
     _own: SharedMapping,
     _peer: SharedMapping,
@@ -121,20 +121,20 @@ pub struct Connection {
 /// Why a shared connection cannot be used now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HoldError {
-    /// Another thread, or a signal handler of this one, has it.
+    /// Another thread, or the thread that this signal handler interrupted, holds it.
     #[error(transparent)]
     Lock(#[from] ring::LockError),
-    /// The other end broke the rules.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
 }
 
 impl Connection {
-    /// [`Machine::new`] on the memory that a grant brought.
+    /// [`Machine::new`] on the memory of a grant.
     ///
     /// # Errors
     ///
-    /// The memory is no pair of segments.
+    /// The memory is not a pair of regions.
     pub fn new(
         own: SharedMapping,
         peer: SharedMapping,
@@ -144,11 +144,11 @@ impl Connection {
         Connection::of(own, peer, |own, peer| Machine::new(own, peer, written, consumed))
     }
 
-    /// [`Machine::new_armed`] on the memory that a grant brought.
+    /// [`Machine::new_armed`] on the memory of a grant.
     ///
     /// # Errors
     ///
-    /// The memory is no pair of segments.
+    /// The memory is not a pair of regions.
     pub fn new_armed(
         own: SharedMapping,
         peer: SharedMapping,
@@ -164,8 +164,8 @@ impl Connection {
         peer: SharedMapping,
         machine: impl FnOnce(Segment, PeerSegment) -> Result<Machine, Corrupt>,
     ) -> Result<Connection, AdoptError> {
-        // SAFETY: both are mapped with the lengths given, the own one writable as the client
-        // asked for, and stay so beside `machine`; nobody makes references to them.
+        // SAFETY: both are mapped with the lengths given, the own one writable as the
+        // client requested, and stay so beside `machine`; no references to them exist.
         let (own_segment, peer_segment) = unsafe {
             (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
         };
@@ -198,9 +198,9 @@ impl Connection {
         self.machine.rang(&other.page, taken);
     }
 
-    /// The process that holds this end is about to fork: from here on each of both comes
-    /// first to [`Self::hold`] before it does anything else. To be called while no other
-    /// thread has it, in `process`, which is getpid(2).
+    /// The process that holds this endpoint is about to fork: from here on each of the
+    /// two calls [`Self::hold`] before it does anything else. To be called while no other
+    /// thread holds it, in `process`, which is getpid(2).
     pub fn share(&mut self, process: u32) {
         self.machine.save();
         self.locks[0].passes_to(process);
@@ -213,12 +213,12 @@ impl Connection {
         self.locks[0].drops_holder();
     }
 
-    /// This process gives the end up. True: no other one has it, as far as is known.
+    /// This process closes the endpoint. True: no other one holds it, as far as is known.
     pub fn give_up(&mut self) -> bool {
         !self.shared || self.locks[0].drops_holder()
     }
 
-    /// Whether another process has it, as far as is known.
+    /// Whether another process holds it, as far as is known.
     pub fn is_held_elsewhere(&self) -> bool {
         self.shared && self.locks[0].has_holders()
     }
@@ -229,15 +229,15 @@ impl Connection {
         self.shared
     }
 
-    /// Whether a process that was forked from the one that was promoted has used this end:
-    /// then none looks at it by itself, since its bells must wake all.
+    /// Whether a process has used this endpoint that was forked from the promoted one: it
+    /// is then never hot, since its wake-ups must wake all processes.
     #[inline]
     pub fn has_several_users(&self) -> bool {
         self.shared && self.locks[0].has_several()
     }
 
-    /// Keeps the end's other processes out, and goes on where they left it. `thread` is
-    /// gettid(2), `process` getpid(2).
+    /// Locks out the endpoint's other processes, and continues at the position that they
+    /// saved. `thread` is gettid(2), `process` getpid(2).
     ///
     /// # Errors
     ///
@@ -247,16 +247,16 @@ impl Connection {
             lock.acquire(thread, wait)?;
         }
         if self.locks[0].passes_to(process) {
-            // It, or the one before, is not the one that was promoted.
+            // This process, or the previous one, is not the promoted one.
             self.locks[0].mark_several();
             self.machine.resume()?;
-            // A bell for this process must count for no set of the other.
+            // A wake-up for this process must not count for an epoll set of the other.
             self.machine.stay_armed(false);
         }
         Ok(())
     }
 
-    /// Lets them in again.
+    /// Unlocks them.
     pub fn let_go(&mut self, thread: u32) {
         self.machine.save();
         self.locks.iter().for_each(|lock| lock.release(thread));

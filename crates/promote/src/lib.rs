@@ -1,6 +1,6 @@
 //! Promotion: how a TCP connection between two programs on one host moves its bytes to
-//! shared memory. The messages to the monitor, through which the two ends meet, and the
-//! client's side of that talk.
+//! shared memory. The messages to the monitor, which matches the two endpoints, and the
+//! client's side of that protocol.
 
 pub mod client;
 mod connection;

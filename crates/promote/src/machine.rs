@@ -1,15 +1,16 @@
-//! One end of a promoted connection as a state machine without I/O: which bytes go where, and
-//! which come next. Its owner tells what the kernel took, gave and reported, and does what it is
-//! told: send the rest to the kernel, drop a bell, ring one, report the end.
+//! One endpoint of a promoted connection as a state machine without I/O: it decides which
+//! bytes go where, and which come next. Its owner reports the bytes that the kernel
+//! accepted and delivered, and executes the results: send the rest to the kernel, discard
+//! or send a wake-up byte, report the end of the stream.
 
 use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment, WakeUp};
 
 mod back;
 
-/// How the kernel connection ended in the direction that is read.
+/// How the kernel connection ended in the receiving direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelEnd {
-    /// FIN: all that was sent is here, in one lane or the other.
+    /// FIN: all bytes that were sent have arrived, over one path or the other.
     Finished,
     /// An errno, such as ECONNRESET.
     Failed(i32),
@@ -18,56 +19,59 @@ pub enum KernelEnd {
 /// What the reader gets next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// So many bytes of the ring, more than 0.
+    /// This many bytes of the ring, more than 0.
     Ring(usize),
     /// Bytes that came through the kernel, if there are any.
     Kernel,
-    /// Nothing is here.
+    /// No bytes are available.
     Nothing,
-    /// The stream is at its end.
+    /// The end of the stream.
     End(KernelEnd),
 }
 
-/// The protocol of one end as a state machine, on memory that its owner keeps mapped. A clone
-/// is the end as it is now: with the words of its segment as they are now, it does the same
-/// from here on.
+/// The protocol of one endpoint as a state machine, on memory that its owner keeps
+/// mapped. A clone copies the endpoint's current state: on equal region words, it behaves
+/// the same from here on.
 #[derive(Clone, Debug, Hash)]
 pub struct Machine {
     end: End,
     kernel_end: Option<KernelEnd>,
-    /// The ring was full, and a TCP part follows that the peer has not come to yet.
+    /// The ring was full, and a TCP run follows that the peer has not reached yet.
     spilled: bool,
     /// Stays on TCP from here on.
     demoted: bool,
-    /// What the peer had taken of the kernel's bytes at the last of these sends, or may have at the promotion.
+    /// How many of the kernel's bytes the peer had consumed at the last of the sends that
+    /// `patience` counts, or may have consumed at the promotion.
     peer_took: u64,
     /// The ring was never full.
     is_young: bool,
-    /// Sends left that wait for the peer to have read what went through the kernel before.
+    /// Remaining sends that wait for the peer to read the earlier bytes from the kernel.
     patience: u8,
 }
 
-/// Sends through the kernel, once the ring could be used, that find the peer reading on, at the most. Bytes of both lanes
-/// that lie unread are what a peer that leaves may have to reset the connection for, and one that was handed a connection
-/// mostly leaves before it reads much; but a stream may always have some unread.
+/// The most sends that stay on the kernel, although the ring could be used, while the
+/// peer keeps reading. A peer that is demoted with unread bytes on both paths may have to
+/// reset the connection. A program that was handed a connection is mostly demoted before
+/// it reads much. But a stream may always have some unread bytes.
 const PATIENCE: u8 = 16;
 
 impl Machine {
-    /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
-    /// this end ever sent, and has given `consumed` of what it ever received, and nothing
-    /// lies in between. From here on the peer may use its ring; this end is hot.
+    /// The endpoint that owns `own`, at a time when the kernel has accepted `written`
+    /// bytes of all that this endpoint ever sent, and has delivered `consumed` bytes of
+    /// all that it ever received, and none are in between. From here on the peer may use
+    /// its ring; this endpoint is hot.
     ///
     /// # Errors
     ///
-    /// The other end broke the rules already.
+    /// The peer violated the protocol already.
     pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
         let machine = Machine::unaware(own, peer, written, consumed)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
     }
 
-    /// As [`Self::new`], but this end waits for bells; `sleeper` is who looks at it when it
-    /// is hot (see [`Self::looked_at_by`]).
+    /// As [`Self::new`], but this endpoint waits for wake-ups; `sleeper` is the waiter
+    /// that polls it when it is hot (see [`Self::looked_at_by`]).
     ///
     /// # Errors
     ///
@@ -81,7 +85,7 @@ impl Machine {
     ) -> Result<Machine, Corrupt> {
         let mut machine = Machine::unaware(own, peer, written, consumed)?;
         machine.end.receiver.looked_at_by(sleeper, WakeUp::Tcp);
-        // Nothing can be here: the peer uses its ring only after it was told that it may.
+        // No bytes can be unread: the peer uses its ring only once it is permitted to.
         machine.end.receiver.arm(WakeUp::Tcp)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
@@ -102,13 +106,14 @@ impl Machine {
         })
     }
 
-    /// Leaves word for the next process that has this end.
+    /// Saves the position for the next process that holds this endpoint.
     #[inline]
     pub(crate) fn save(&self) {
         self.end.receiver.save();
     }
 
-    /// Goes on where another process that has this end has [saved](Self::save) that it is.
+    /// Continues at the position that another process of this endpoint
+    /// [saved](Self::save).
     ///
     /// # Errors
     ///
@@ -118,14 +123,14 @@ impl Machine {
         self.end.receiver.resume()
     }
 
-    /// Sends what goes into the ring; returns how many bytes that were. If any are left
-    /// and [`Self::sends_to_ring`], the ring is full: [`Self::spill`], or try again later.
-    /// Otherwise the rest is the kernel's. `kernel_idle`: nothing of this direction waits
-    /// for the kernel.
+    /// Writes as much as fits into the ring; returns how many bytes that were. If any are
+    /// left and [`Self::sends_to_ring`], the ring is full: call [`Self::spill`], or try
+    /// again later. Otherwise the rest goes to the kernel. `kernel_idle`: no bytes of
+    /// this direction wait for the kernel.
     ///
     /// # Errors
     ///
-    /// The other end broke the rules: the connection is over, as after a reset.
+    /// The peer violated the protocol: the connection is over, as after a reset.
     #[inline]
     pub fn send<'a>(
         &mut self,
@@ -139,13 +144,13 @@ impl Machine {
         self.end.write(slices, total)
     }
 
-    /// Bytes that one [`Self::send`] takes at most.
+    /// The most bytes that one [`Self::send`] accepts.
     #[inline]
     pub fn most_at_once(&self) -> usize {
         self.end.sender.ring_length()
     }
 
-    /// Whether the ring has room for so many bytes, as far as it is known to be used.
+    /// Whether the ring has room for `bytes`, by the last known head.
     ///
     /// # Errors
     ///
@@ -155,7 +160,7 @@ impl Machine {
         Ok(self.end.sender.free(bytes)? >= bytes)
     }
 
-    /// Bytes in the ring that the peer has not taken: for programs that limit them.
+    /// Ring bytes that the peer has not consumed: for programs that limit them.
     ///
     /// # Errors
     ///
@@ -185,16 +190,17 @@ impl Machine {
         Ok(entered)
     }
 
-    /// What follows goes to the kernel, whose back-pressure then is the connection's, until
-    /// the peer has come there. No bell may be under way ([`Self::bell_was_taken`]):
-    /// the kernel's place of what follows is counted from them.
+    /// The following bytes go to the kernel, whose back-pressure then applies, until the
+    /// peer has reached them. No wake-up byte may be in flight
+    /// ([`Self::bell_was_taken`]): the TCP-path offset of the following bytes includes
+    /// them.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
     #[cold]
     pub fn spill(&mut self) -> Result<(), Corrupt> {
-        // A peer that passes no parts while it takes bytes keeps to no rules.
+        // A peer that passes no runs while it consumes bytes violates the protocol.
         if !self.end.sender.open_tcp()? {
             return Err(Corrupt::PartsTaken);
         }
@@ -202,44 +208,44 @@ impl Machine {
         Ok(())
     }
 
-    /// From here on everything is to go to the kernel: what is sent behind FIN, either end's,
-    /// meets there what it would meet on TCP. If [`Self::sends_to_ring`], [`Self::spill`]
+    /// From here on all bytes go to the kernel: bytes sent after a FIN of either endpoint
+    /// then have the same result as on TCP. If [`Self::sends_to_ring`], [`Self::spill`]
     /// comes before the next byte.
     pub fn kernel_sends(&mut self) {
         self.demoted = true;
     }
 
-    /// Whether the next byte to be read comes through the kernel, as of the last look.
+    /// Whether the next byte to be read comes through the kernel, as of the last check.
     #[inline]
     pub fn reads_from_kernel(&self) -> bool {
         self.end.receiver.is_in_tcp()
     }
 
-    /// Whether whatever the kernel has is stream bytes at first, as of the last look.
+    /// Whether the kernel's first bytes are stream bytes, as of the last check.
     #[inline]
     pub fn reads_data_from_kernel(&self) -> bool {
         self.end.receiver.is_behind_bells()
     }
 
-    /// Stream bytes that were taken, from both lanes.
+    /// Stream bytes consumed, of both paths.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.end.receiver.stream()
     }
 
-    /// Stream bytes that were taken from the kernel, no bells among them.
+    /// Stream bytes consumed from the kernel, without wake-up bytes.
     #[inline]
     pub fn taken_from_kernel(&self) -> u64 {
         self.end.receiver.taken_from_tcp()
     }
 
-    /// TCP-lane offset of what was read, bells among it.
+    /// TCP-path offset of the bytes read, wake-up bytes included.
     #[inline]
     pub fn read_of_kernel(&self) -> u64 {
         self.end.receiver.tcp_lane()
     }
 
-    /// Whether [`Self::kernel_sends`] was called, or the kernel connection has an end.
+    /// Whether [`Self::kernel_sends`] was called, or the kernel connection has ended.
     #[inline]
     pub fn stays_with_kernel(&self) -> bool {
         self.demoted
@@ -251,15 +257,17 @@ impl Machine {
         self.end.sender.lane() == Lane::Ring
     }
 
-    /// The kernel took so many bytes that [`Self::send`] had left to it.
+    /// The kernel accepted `count` of the bytes that [`Self::send`] left to it.
     pub fn kernel_took(&mut self, count: usize) {
         self.end.sender.sent_over_tcp(count as u64);
     }
 
-    /// Whether the receiver wants a wake-up for what was sent, and by what. If so it counts as rung. `Doorbell`, only
-    /// where `has_doorbell`: the caller writes a byte to it, or, if that fails, to TCP where [`Self::may_wake_over_tcp`].
-    /// `Tcp`: the caller has the kernel send one byte 0, without waiting, and calls [`Self::bell_was_taken`] if the kernel
-    /// took it, else [`Self::kernel_refused`] (that it had no room is fine: unread bytes lie before the receiver then).
+    /// The wake-up that the receiver requests for the bytes sent, if any; it then counts
+    /// as sent. `Doorbell`, only where `has_doorbell`: the caller writes a byte to it,
+    /// or, if that fails, to TCP where [`Self::may_wake_over_tcp`]. `Tcp`: the caller
+    /// sends one byte 0 through the kernel, without waiting, and calls
+    /// [`Self::bell_was_taken`] if the kernel accepted it, else [`Self::kernel_refused`].
+    /// If the kernel had no room, no byte is needed: the receiver has unread bytes.
     #[inline]
     pub fn wants_bell(&mut self, other: &ring::PeerLoop, has_doorbell: bool) -> Option<WakeUp> {
         let mut by = self.end.sender.wants_wake_up(other)?;
@@ -288,25 +296,27 @@ impl Machine {
         self.end.sender.peer_woke_at()
     }
 
-    /// Whether the other end reads no more: a bell would only meet a reset.
+    /// Whether the peer reads no more: a wake-up byte would only cause a reset.
     pub fn peer_reads_no_more(&self) -> bool {
         self.end.sender.peer_ended()
     }
 
-    /// Whether the other end has closed. One that left does not say so.
+    /// Whether the peer has closed. A demoted peer does not report it.
     pub fn peer_has_closed(&self) -> bool {
         self.peer_reads_no_more() && !self.end.sender.peer_keeps_to_tcp()
     }
 
-    /// As [`Self::wants_bell`], for an owner that wakes the peer at once and reports to [`Self::rang`] whether
-    /// the kernel took a byte of TCP: before that nothing counts as rung. See [`ring::Sender::wants_wake_up`].
+    /// As [`Self::wants_bell`], for an owner that wakes the peer at once and reports to
+    /// [`Self::rang`] whether the kernel accepted a byte on TCP: no wake-up counts as
+    /// sent before. See [`ring::Sender::wants_wake_up`].
     #[inline]
     pub fn wants_wake_up(&mut self, other: &ring::PeerLoop) -> Option<WakeUp> {
         self.end.sender.wants_wake_up(other)
     }
 
-    /// Whether a byte of TCP may wake the peer: its doorbell has no room, or what was sent [lies unseen](Self::lies_unseen).
-    /// The owner has the kernel send it at once, and tells [`Self::bell_was_taken`] or [`Self::kernel_refused`].
+    /// Whether a byte on TCP may wake the peer: its doorbell is full, or the bytes sent
+    /// [stay unread](Self::lies_unseen). The owner sends it through the kernel at once,
+    /// and calls [`Self::bell_was_taken`] or [`Self::kernel_refused`].
     #[cold]
     pub fn may_wake_over_tcp(&mut self) -> bool {
         self.end.sender.may_ring()
@@ -320,7 +330,7 @@ impl Machine {
         }
     }
 
-    /// See [`Self::wants_wake_up`]: the doorbell has a byte more.
+    /// See [`Self::wants_wake_up`]: a byte was written to the doorbell.
     #[inline]
     pub fn rang_doorbell(&mut self, other: &ring::PeerLoop) {
         self.end.sender.rang(other, false);
@@ -337,51 +347,52 @@ impl Machine {
         self.end.sender.is_looked_for_behind_tcp()
     }
 
-    /// The kernel took a bell.
+    /// The kernel accepted a wake-up byte.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();
     }
 
-    /// The kernel took nothing of what it was given: no bell, or no byte after
-    /// [`Self::about_to_send_over_tcp`].
+    /// The kernel accepted none of the bytes it was given: no wake-up byte, or no byte
+    /// after [`Self::about_to_send_over_tcp`].
     pub fn kernel_refused(&mut self) {
         self.end.sender.kernel_refused();
     }
 
     /// To be called before bytes that [`Self::send`] left over are given to the kernel;
-    /// [`Self::kernel_took`] or [`Self::kernel_refused`] follow. True: nothing is to be given,
-    /// but [`Self::recall`] asked.
+    /// [`Self::kernel_took`] or [`Self::kernel_refused`] follow. True: give it none, but
+    /// call [`Self::recall`].
     #[inline]
     pub fn about_to_send_over_tcp(&mut self) -> bool {
         self.end.sender.about_to_send_over_tcp()
     }
 
-    /// The kernel is being given bytes by a call that is not waited for here: the next one may
-    /// come from another thread, or from another process that has this end.
+    /// A kernel call to send bytes begins that is not waited for here: the next one may
+    /// come from another thread, or from another process that holds this endpoint.
     #[inline]
     pub fn kernel_call_begins(&mut self) {
         self.end.sender.kernel_call_begins();
     }
 
-    /// The call ended, and [`Self::kernel_took`] or [`Self::kernel_refused`] were told.
+    /// The call ended, and its result was reported to [`Self::kernel_took`] or
+    /// [`Self::kernel_refused`].
     #[inline]
     pub fn kernel_call_ends(&mut self) {
         self.end.sender.kernel_call_ends();
     }
 
-    /// Messages that this end sent and took since the promotion.
+    /// Messages that this endpoint sent and consumed since the promotion.
     pub fn messages(&self) -> u64 {
         self.end.sender.messages().saturating_add(self.end.receiver.messages())
     }
 
-    /// Whether no such call is under way.
+    /// Whether no such call is in progress.
     #[inline]
     pub fn kernel_is_idle(&self) -> bool {
         self.end.sender.kernel_is_idle()
     }
 
-    /// What the first of `unread` bytes are that the kernel gave and that were neither
-    /// dropped nor delivered yet.
+    /// The kind of the first of `unread` bytes that the kernel delivered, and that were
+    /// neither discarded nor delivered to the program yet.
     ///
     /// # Errors
     ///
@@ -400,12 +411,12 @@ impl Machine {
         self.end.receiver.surely_data()
     }
 
-    /// So many of them were dropped as bells, or delivered.
+    /// `count` of them were discarded as wake-up bytes, or delivered.
     pub fn took_from_kernel(&mut self, count: usize) {
         self.end.receiver.took_tcp(count as u64);
     }
 
-    /// The kernel has no more to give.
+    /// The kernel delivers no more.
     pub fn kernel_ended(&mut self, end: KernelEnd) {
         self.demoted = true;
         self.kernel_end.get_or_insert(end);
@@ -416,14 +427,14 @@ impl Machine {
         self.kernel_end.is_some()
     }
 
-    /// The reader was told of the end. An error is told once; after it the stream is at
-    /// its end (as SO_ERROR is cleared by the call that reports it).
+    /// The end was reported to the reader. An error is reported once; after it comes the
+    /// end of the stream (as SO_ERROR is cleared by the call that reports it).
     pub fn end_was_told(&mut self) {
         self.kernel_end = Some(KernelEnd::Finished);
     }
 
-    /// The error that the kernel connection ended with, if nobody was told of it. It counts as
-    /// told from here on.
+    /// The error that the kernel connection ended with, if it was not reported. It counts
+    /// as reported from here on.
     pub fn take_error(&mut self) -> Option<i32> {
         match self.kernel_end.map(|end| self.as_on_tcp(end)) {
             Some(KernelEnd::Failed(errno)) => {
@@ -439,13 +450,13 @@ impl Machine {
         matches!(self.kernel_end.map(|end| self.as_on_tcp(end)), Some(KernelEnd::Failed(_)))
     }
 
-    /// Whether the bytes behind those that can be taken now came by the other lane.
+    /// Whether the bytes behind the available ones came over the other path.
     #[inline]
     pub fn nears_next_part(&self) -> bool {
         self.end.receiver.nears_next_part()
     }
 
-    /// Bytes that are here; `unread` as for [`Self::front`].
+    /// The available bytes; `unread` as for [`Self::front`].
     ///
     /// # Errors
     ///
@@ -454,7 +465,7 @@ impl Machine {
         self.end.receiver.here(unread as u64)
     }
 
-    /// Where these bytes lie, in their order.
+    /// Their positions, in stream order.
     ///
     /// # Errors
     ///
@@ -484,11 +495,11 @@ impl Machine {
         }
     }
 
-    /// A process that died over unread bells resets the connection. If it had taken every byte
-    /// and all of its own are here, TCP would have sent FIN.
+    /// The kernel sends RST for a process that dies with unread wake-up bytes. If it had
+    /// consumed every byte and all of its own have arrived, TCP would have sent FIN.
     #[cold]
     fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
-        // Who closes says that he has ended, and takes his bells out before.
+        // An endpoint that closes stores `ended` and discards its wake-up bytes before.
         let over_bells =
             !self.end.sender.peer_resets() && self.end.sender.all_was_taken() && self.end.receiver.took_all();
         match end {
@@ -507,7 +518,8 @@ impl Machine {
         self.end.receiver.read(buffer)
     }
 
-    /// As [`Self::read_ring`], from behind the first `skip` bytes, but takes nothing.
+    /// As [`Self::read_ring`], from behind the first `skip` bytes, without consuming
+    /// them.
     ///
     /// # Errors
     ///
@@ -516,7 +528,7 @@ impl Machine {
         self.end.receiver.peek(skip, buffer)
     }
 
-    /// Takes up to `count` bytes of the ring without a copy; returns how many.
+    /// Consumes up to `count` ring bytes without a copy; returns how many.
     ///
     /// # Errors
     ///
@@ -525,27 +537,28 @@ impl Machine {
         self.end.receiver.skip(count)
     }
 
-    /// Ring bytes that ever came, as of the last look: it changes when more do.
+    /// Ring count that the peer has published, as of the last check: it changes when more
+    /// bytes arrive.
     #[inline]
     pub fn arrived(&self) -> u64 {
         self.end.receiver.arrived()
     }
 
-    /// Whether bytes lie in the kernel for this end, as far as the other end tells: what it
-    /// says lags behind what it did.
+    /// Whether the kernel has bytes for this endpoint, by the peer's report, which lags
+    /// behind its sending.
     #[inline]
     pub fn kernel_has_bytes(&self) -> bool {
         self.end.receiver.kernel_has() > 0
     }
 
-    /// Names the sleeper of the loop page that looks at this end while it is hot. To be
-    /// called while it is armed or muted only.
+    /// Sets the waiter of the loop page that polls this endpoint while it is hot. To be
+    /// called only while it is armed or masked.
     pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {
         self.end.receiver.looked_at_by(sleeper, by);
     }
 
-    /// This end waits for bells from here on. True: something is here already, and no bell
-    /// will come for it.
+    /// This endpoint waits for wake-ups from here on. True: bytes are available already,
+    /// for which no wake-up will come.
     ///
     /// # Errors
     ///
@@ -561,9 +574,9 @@ impl Machine {
         self.end.receiver.armed_by()
     }
 
-    /// After bytes of the kernel were taken by an end that stays armed: true if bytes of the
-    /// ring are here by now, for which no bell may come ([`Self::wants_bell`]). It is not armed
-    /// then.
+    /// To be called after an endpoint that stays armed consumed bytes of the kernel.
+    /// True: ring bytes are available by now, for which no wake-up may come
+    /// ([`Self::wants_bell`]), and the endpoint is not armed.
     ///
     /// # Errors
     ///
@@ -572,7 +585,8 @@ impl Machine {
         self.end.receiver.look_behind_tcp()
     }
 
-    /// As [`Self::arm`], for an end that leaves what is here where it is. True: more came.
+    /// As [`Self::arm`], for an endpoint that leaves the available bytes unread. True:
+    /// more arrived.
     ///
     /// # Errors
     ///
@@ -582,23 +596,26 @@ impl Machine {
         self.end.receiver.arm_for_more(by)
     }
 
-    /// Bytes of the ring that can be taken, now or behind those of the kernel, as of the last look.
+    /// Ring bytes that can be consumed, now or behind those of the kernel, as of the last
+    /// check.
     pub fn untaken_here(&self) -> usize {
         self.end.receiver.untaken()
     }
 
-    /// This end is about to close or to reset the kernel connection, and reads no more; false: it did neither, after all.
+    /// This endpoint is about to close or to reset the kernel connection, and reads no
+    /// more; false: it did neither, after all.
     pub fn reads_no_more(&mut self, ended: bool) {
         self.end.receiver.mark_ended(ended);
     }
 
-    /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may
-    /// stand for the others of its loop. [`Self::disarm`] or [`Self::arm`] end that.
+    /// This endpoint consumes nothing for now, whatever arrives, and ignores wake-ups: no
+    /// wake-up on it may count for the others of its loop. [`Self::disarm`] or
+    /// [`Self::arm`] end that.
     pub fn mute(&mut self) {
         self.mute_by(WakeUp::Tcp);
     }
 
-    /// The same; a wake-up that is wanted for what came meanwhile comes by this.
+    /// As [`Self::mute`]; a wake-up for bytes that arrived meanwhile comes by `by`.
     pub fn mute_by(&mut self, by: WakeUp) {
         self.end.receiver.mute_by(by);
     }
@@ -620,19 +637,19 @@ impl Machine {
         self.end.receiver.sleeper()
     }
 
-    /// This end looks by itself while its loop is awake.
+    /// This endpoint is polled while its loop is awake.
     pub fn disarm(&mut self) {
         self.end.receiver.disarm();
     }
 
-    /// Stores what was counted since, for whoever looks on: before a loop sleeps, and
-    /// whenever a connection that is not looked at then was used.
+    /// Publishes the message counts, for monitoring: before a loop sleeps, and whenever a
+    /// connection was used that is not polled then.
     #[inline]
     pub fn tell_counts(&mut self) {
         self.end.tell_counts();
     }
 
-    /// Whether anything new is here, for the last look before a loop sleeps.
+    /// Whether new bytes are available: the last check before a loop sleeps.
     ///
     /// # Errors
     ///
@@ -641,7 +658,7 @@ impl Machine {
         Ok(matches!(self.end.receiver.look_again()?, Ready::Ring(_)))
     }
 
-    /// Whether a close now has to be a reset: bytes of the ring were never read.
+    /// Whether a close now has to be a reset: ring bytes are unread.
     pub fn has_unread(&mut self) -> bool {
         self.end.receiver.unread().unwrap_or(true)
     }

@@ -1,5 +1,5 @@
-//! Where monitors listen, and which of them a client trusts. docs/monitor.md has the same as
-//! a table.
+//! Where monitors listen, and which of them a client trusts. docs/monitor.md has the same
+//! as a table.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode};
 use sys::packet;
 
-/// The monitor of the whole system: a service, or a root shell's `megapipe monitor`.
+/// The system's monitor: a service, or a root shell's `megapipe monitor`.
 pub const SYSTEM_SOCKET: &str = "/run/megapipe/monitor.sock";
 /// Root's own monitor, which `megapipe run` starts.
 const ROOT_SOCKET: &str = "/run/megapipe/root.sock";
 /// Bytes that fit into the address of a UNIX socket (unix(7)).
 const LONGEST_PATH: usize = 107;
 
-/// Why a place for a monitor's socket cannot be used. Trying again does not help.
+/// Why a location of a monitor's socket cannot be used. Retrying does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The monitor there could pass on memory that a third user reads, too.
+    /// The monitor there could grant memory that a third user reads, too.
     #[error(
         "the monitor at {path} runs as user {user}, neither root nor this user, and is not trusted; \
          stop it, or set MEGAPIPE_MONITOR={path} to use it all the same",
@@ -40,10 +40,10 @@ pub enum ConnectError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Who should own it.
+        /// The expected owner.
         uid: u32,
     },
-    /// Longer than a socket's address can be.
+    /// Longer than a socket address can be.
     #[error(
         "{path} is longer than {LONGEST_PATH} bytes, the most that a socket's address holds; choose a shorter path"
     )]
@@ -51,7 +51,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// The directory cannot be made or read.
+    /// The directory cannot be created or read.
     #[error(
         "the directory {path} cannot be used: {cause}; make it writable, or start a monitor elsewhere \
          (megapipe monitor --socket PATH) and set MEGAPIPE_MONITOR=PATH"
@@ -63,7 +63,7 @@ pub enum ConnectError {
         #[source]
         cause: io::Error,
     },
-    /// The system lets this process make no socket.
+    /// The system denies this process a socket.
     #[error("no connection to the monitor at {path} can be made: {cause}")]
     Socket {
         /// The monitor's socket.
@@ -96,28 +96,28 @@ pub(crate) fn runtime_directory() -> Option<PathBuf> {
 #[derive(Clone, Debug)]
 pub struct Place {
     path: PathBuf,
-    /// The caller named it: the monitor may be any user's.
+    /// The caller chose it: the monitor may be any user's.
     chosen: bool,
 }
 
 impl Place {
-    /// A place that the caller names.
+    /// A location that the caller chose.
     pub fn chosen(path: PathBuf) -> Place {
         Place { path, chosen: true }
     }
 
-    /// That of the system's monitor.
+    /// The location of the system's monitor.
     pub fn system() -> Place {
         Place { path: SYSTEM_SOCKET.into(), chosen: false }
     }
 
-    /// That of root's own monitor.
+    /// The location of root's own monitor.
     pub fn own_of_root() -> Place {
         Place { path: ROOT_SOCKET.into(), chosen: false }
     }
 
-    /// That of this user's own monitor. For root it never depends on the environment: sudo
-    /// and su may have left another user's there.
+    /// The location of this user's own monitor. For root it never depends on the
+    /// environment: sudo and su may have left another user's there.
     pub fn own() -> Place {
         Place::of_user(runtime_directory().as_deref())
     }
@@ -133,8 +133,8 @@ impl Place {
         Place { path, chosen: false }
     }
 
-    /// All places to search, in this order: the one in `chosen` alone, else the system's
-    /// and the user's own.
+    /// All locations to search, in this order: the one in `chosen` alone, else the
+    /// system's and the user's own.
     pub(crate) fn all(chosen: Option<&Path>, runtime: Option<&Path>) -> Vec<Place> {
         match chosen {
             Some(path) => vec![Place::chosen(path.into())],
@@ -151,7 +151,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// `Ok(Err(_))` with the cause if nobody listens, or nobody can be reached at present.
+    /// `Ok(Err(_))` with the cause if no monitor listens, or none can be reached at
+    /// present.
     pub(crate) fn connect(&self) -> Result<io::Result<OwnedFd>, ConnectError> {
         let path = &self.path;
         if path.as_os_str().as_bytes().len() > LONGEST_PATH {
@@ -164,19 +165,19 @@ impl Place {
             Err(error) => return Err(failed(error)),
         };
         let uid = packet::credentials(socket.as_fd()).map_err(failed)?.uid;
-        // A server that is some user for the time of one request goes on offering later: it has
-        // no monitor of its own then.
+        // A server that assumes a user's identity for one request would keep offering to
+        // that user's monitor afterwards. It trusts only root's monitor then.
         if !self.chosen && uid != 0 && sys::process::sole_user() != Some(uid) {
             return Err(ConnectError::Stranger { path: path.clone(), uid });
         }
         Ok(Ok(socket))
     }
 
-    /// Makes the directory for a monitor of this user's own, if need be.
+    /// Creates the directory for this user's own monitor, if needed.
     ///
     /// # Errors
     ///
-    /// There can be no monitor of this user there.
+    /// No monitor of this user is possible there.
     pub fn prepare(&self) -> Result<(), ConnectError> {
         let directory = self.directory();
         let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
@@ -193,29 +194,29 @@ impl Place {
         self.check(user.as_raw())
     }
 
-    /// Whether [`Place::prepare`] would succeed for `user`. Makes nothing.
+    /// Whether [`Place::prepare`] would succeed for `user`. Creates nothing.
     ///
     /// # Errors
     ///
-    /// There can be no monitor of this user there.
+    /// No monitor of this user is possible there.
     pub fn check(&self, user: u32) -> Result<(), ConnectError> {
         let directory = self.directory();
         let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
         let written = match private(directory, user) {
             Ok(true) => directory,
             Ok(false) => return Err(ConnectError::Directory { path: directory.into(), uid: user }),
-            // It is yet to be made.
+            // It does not exist yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 directory.parent().unwrap_or(Path::new("/"))
             }
             Err(error) => return Err(failed(error)),
         };
-        // The rights of another user cannot be tried; root's attempt finds EROFS at least.
+        // Another user's rights cannot be tested; root's attempt detects EROFS at least.
         let asker = rustix::process::geteuid();
         if asker.as_raw() != user && !asker.is_root() {
             return Ok(());
         }
-        // EROFS and the like: found here, so that there is a message with the cause.
+        // EROFS and the like: detected here, to report the cause.
         rustix::fs::access(written, rustix::fs::Access::WRITE_OK).map_err(|errno| failed(errno.into()))
     }
 
@@ -224,14 +225,15 @@ impl Place {
     }
 }
 
-/// Nobody listens, nobody may be asked, or too many are asking. A directory that is a file has
-/// its message with the remedy from [`Place::check`].
+/// No monitor listens, access is denied, or too many clients are connecting. If the
+/// directory is a file, [`Place::check`] reports it with the remedy.
 pub(crate) fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied, WouldBlock};
     matches!(error.kind(), ConnectionRefused | NotADirectory | NotFound | PermissionDenied | WouldBlock)
 }
 
-/// Whether it is a directory of this user, no link, that only he can write to.
+/// Whether it is a directory of this user, not a symbolic link, and writable by that user
+/// alone.
 fn private(directory: &Path, user: u32) -> io::Result<bool> {
     let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
     let ours = stat.st_uid == user;
@@ -280,7 +282,7 @@ mod tests {
     fn a_strangers_runtime_directory_is_none() {
         let own = Place::own();
         assert_eq!(Place::of_user(Some("relative".as_ref())).path(), Place::of_user(None).path());
-        // Root's, or for root the same as without it.
+        // Root's directory, or for root the same as without it.
         assert_eq!(Place::of_user(Some("/proc".as_ref())).path(), Place::of_user(None).path());
         if rustix::process::geteuid().is_root() {
             assert_eq!(own.path(), Path::new(ROOT_SOCKET));

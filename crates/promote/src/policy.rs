@@ -1,25 +1,35 @@
-//! How long a wait looks for messages before it sleeps. Whoever waits brings the times; nothing here asks for one.
+//! How long a wait spins for messages before it sleeps. The caller passes the times;
+//! nothing here reads a clock.
 //!
-//! 1. W is what a wake-up takes on this machine: the mean of the smaller half of the last 16 that this thread has seen, from
-//!    the other end's call to its return from the sleep; 5 to 300 us, and 25 until one was seen. (The greater half had a queue
-//!    for the core before it.)
-//! 2. A wait spins for 2 W; for 3 W if this thread has woken the other end since its last wait, which wakes before it answers.
-//! 3. An account, of 8 W at most: each spin costs half of the time that it took, or all of it where a yield of it ran others,
-//!    most likely the other end, whose answer it waits for; and one that finds something brings W (of the kernel's, which is
-//!    asked now and then, W less what it has waited for that),
-//!    unless this thread had woken the other end for it: where one end is asleep each time, as at a fixed rate, the other
-//!    spins through its wake-ups, and takes more of the core than it saves. Of a channel, whose sleep costs more, all do.
-//! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the account begins at 0. Above 4 W the next
-//!    such pause is of one wait again. A wait for an end that was awake when it was sent to spins even so, once in a pause:
-//!    that end tries whether it pays, and finds that only if both do. If it finds something, the pause is over.
-//! 5. Between looks the core is yielded; in the first 4 us only if one of the last 16 yields ran another thread for less
-//!    than 100 us, which is the other end, most likely. The second yield that ran others and brought no message ends the
-//!    spin, which costs what they took, too, up to 2 W.
-//! 6. A yield that took longer met others at work, who leave when their time slices end, while a sleeper is woken
-//!    before. For 64 times as long no spin yields, nor lasts longer than W; none begins where W says that a sleeper queues for
-//!    the core, too.
+//! 1. W is the duration of a wake-up on this machine: the mean of the smaller half of the
+//!    last 16 that this thread measured, from the peer's call to the return from the
+//!    sleep; 5 to 300 us, and 25 before the first. (The greater half queued for the
+//!    core.)
+//! 2. A wait spins for 2 W; for 3 W if this thread has woken the peer since its last
+//!    wait, since the peer wakes up before it answers.
+//! 3. An account of at most 8 W. Each spin costs half of its time. It costs all of it if
+//!    a yield of the spin ran other threads: most likely the peer, for whose answer it
+//!    waits. A spin that finds something earns W; for data of the kernel, which is polled
+//!    only now and then, W less the time that the data had waited. It earns nothing if
+//!    this thread had woken the peer for it: where one endpoint is asleep each time, as
+//!    at a fixed rate, the other spins through its wake-ups, and uses more of the core
+//!    than it saves. A channel, whose sleep costs more, always earns W.
+//! 4. Below -2 W waits sleep at once: one, then 2, 4 .. 512 of them, after which the
+//!    account begins at 0. Above 4 W the next such pause is of one wait again. Once in a
+//!    pause, a wait for a peer that was awake when this thread sent to it spins even so:
+//!    the peer tries whether spinning pays, and finds that it does only if both try. If
+//!    the wait finds something, the pause is over.
+//! 5. Between polls the core is yielded; in the first 4 us only if one of the last 16
+//!    yields ran another thread for less than 100 us, which is most likely the peer. The
+//!    second yield that ran others without bringing a message ends the spin, which is
+//!    charged their time, too, up to 2 W.
+//! 6. A longer yield ran busy threads, which release the core when their time slices end,
+//!    while a sleeping thread is woken before. For 64 times as long no spin yields, or
+//!    lasts longer than W; none begins if W shows that a sleeping thread queues for the
+//!    core, too.
 //!
-//! Tests hold most constants one by one; `simulation` holds them together, by what two programs gain and pay.
+//! Unit tests check most constants one by one; `simulation` checks them together, by the
+//! gains and costs of two programs.
 
 use std::time::Duration;
 
@@ -28,27 +38,27 @@ mod simulation;
 
 const WAKE_UP_GUESS: Duration = Duration::from_micros(25);
 const WAKE_UP_LEAST: Duration = Duration::from_micros(5);
-/// No other end can have a wait spin for more than thrice as long.
+/// No peer can make a wait spin for more than three times as long.
 const WAKE_UP_MOST: Duration = Duration::from_micros(300);
 const SEEN: usize = 16;
 /// Waits of one pause.
 const PAUSE_MOST: u32 = 512;
-/// What a spin does not give away of a core that it had for itself.
+/// How long a spin does not yield a core that it had for itself.
 const ALONE: Duration = Duration::from_micros(4);
 /// A yield that takes longer ran another thread: a switch there and back.
 const RAN_OTHERS: Duration = Duration::from_nanos(800);
-/// One that takes longer ran others to the end of their time slices.
+/// A yield that takes longer ran others to the end of their time slices.
 const CROWDED: Duration = Duration::from_micros(100);
-/// What has the core for longer is no thread at work: a debugger, a machine that was stopped.
+/// A longer gap is not a running thread: a debugger, or a suspended machine.
 const SLICE_MOST: Duration = Duration::from_millis(50);
-/// Times as long as such a yield took.
+/// Factor by which the crowded period is longer than such a yield.
 const CROWDED_FOR: u32 = 64;
-/// Yields in a row that run nobody until the core counts as this thread's alone.
+/// After this many yields in a row that ran no other thread, the core counts as unshared.
 const SHARES: u8 = 16;
-/// Yields of one spin that run others.
+/// Yields of one spin that ran others, after which it ends.
 const GIVEN_AWAY: u32 = 2;
 
-/// The other end, when this thread last sent to it before a wait.
+/// The peer, when this thread last sent to it before a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Peer {
     /// Nothing was sent.
@@ -56,12 +66,12 @@ pub enum Peer {
     Unknown,
     /// It was awake.
     Awake,
-    /// It slept, and this thread has woken it: of several, one at least.
+    /// It slept, and this thread has woken it: of several peers, at least one.
     Woken,
 }
 
 impl Peer {
-    /// Something was sent to one that was awake, or that was woken for it.
+    /// After a send to a peer that was awake, or that was woken for it.
     #[inline]
     pub fn sent(self, woken: bool) -> Peer {
         if woken || self == Peer::Woken { Peer::Woken } else { Peer::Awake }
@@ -77,42 +87,43 @@ pub struct Policy {
     wake_up: Duration,
     /// Nanoseconds.
     credit: i64,
-    /// Waits left that sleep at once, and how many do the next time.
+    /// Remaining waits that sleep at once, and their number in the next pause.
     skip: u32,
     pause: u32,
     /// One of the waits of this pause has spun.
     tried: bool,
-    /// Yields left of those that give the core away at once, since one of them ran another thread for a while: a fair
-    /// scheduler runs it only when it has had less than this one.
+    /// Remaining yields that yield the core at once, since one of them ran another thread
+    /// for a while: a fair scheduler runs that thread only when it has had less time than
+    /// this one.
     shares: u8,
-    /// Others are at work on the core until then.
+    /// Other threads use the core until then.
     crowded_until: Duration,
     /// See [`Policy::of_channel`].
     through: bool,
 }
 
-/// One wait's looks.
+/// The spin of one wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     began: Duration,
     until: Duration,
     /// When it may yield.
     alone_until: Duration,
-    /// This thread has woken the other end for it.
+    /// This thread has woken the peer for it.
     rang: bool,
-    /// That others had the core.
+    /// The time for which others had the core.
     away: Duration,
     given_away: u32,
 }
 
-/// What comes after a look in vain.
+/// The next step after a poll without finding anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another look.
+    /// Poll again.
     Look,
-    /// The same, once others had the core: [`Policy::yielded`].
+    /// Yield the core, call [`Policy::yielded`], and poll again.
     Yield,
-    /// The sleep: [`Policy::missed`].
+    /// Call [`Policy::missed`], and sleep.
     Sleep,
 }
 
@@ -123,7 +134,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Of a thread that has not waited.
+    /// For a thread that has not waited.
     pub const fn new() -> Policy {
         Policy {
             wake_ups: [0; SEEN],
@@ -139,12 +150,13 @@ impl Policy {
         }
     }
 
-    /// Of a channel that has not waited: a spin through the wake-up of an end that it has woken brings W, too.
+    /// For a channel that has not waited: a spin through the wake-up of a peer that it
+    /// has woken earns W, too.
     pub fn of_channel() -> Policy {
         Policy { through: true, ..Policy::new() }
     }
 
-    /// Whether the next wait looks before it sleeps.
+    /// Whether the next wait spins before it sleeps.
     #[inline]
     pub fn spins(&self, peer: Peer) -> bool {
         self.skip == 0 || (peer == Peer::Awake && !self.tried)
@@ -170,7 +182,7 @@ impl Policy {
         Some(Spin { rang, ..self.spin(now, self.wake_up * wake_ups) })
     }
 
-    /// A spin that was asked for, of that length.
+    /// An explicitly requested spin of this length.
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
         let alone = match () {
             () if now < self.crowded_until => length,
@@ -181,7 +193,8 @@ impl Policy {
         Spin { began: now, until, alone_until, rang: false, away: Duration::ZERO, given_away: 0 }
     }
 
-    /// A yield of this spin took from `began` to `now`; the next look tells whether it brought a message.
+    /// A yield of this spin took from `began` to `now`; the next poll determines whether
+    /// it brought a message.
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
         let ran_the_other = (RAN_OTHERS..CROWDED).contains(&took);
@@ -195,20 +208,21 @@ impl Policy {
         }
     }
 
-    /// A spin found something at `now`. Returns what it saved of a wake-up.
+    /// A spin found something at `now`. Returns the wake-up time that it saved.
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
         self.met(spin.rang, spin.cost(now))
     }
 
-    /// The same of something that is found `after` it came, on average: a sleep has it a wake-up after.
+    /// The same for data that is found `after` its arrival, on average: a sleep gets it a
+    /// wake-up time after.
     pub fn found_late(&mut self, spin: &Spin, now: Duration, after: Duration) -> Duration {
         let gain = self.wake_up.saturating_sub(after);
         self.settle(nanoseconds(gain), nanoseconds(spin.cost(now)));
         gain
     }
 
-    /// The same of a wait that found it in so few looks that it asked for no time.
+    /// The same for a wait that found something in so few polls that it read no clock.
     #[inline]
     pub fn found_at_once(&mut self, peer: Peer) {
         self.met(peer == Peer::Woken, Duration::ZERO);
@@ -237,14 +251,14 @@ impl Policy {
         }
     }
 
-    /// Waits sleep at once from here on, as many as rule 4 has.
+    /// Waits sleep at once from here on, as many as rule 4 states.
     pub fn pause(&mut self) {
         (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
         self.tried = false;
         self.credit = 0;
     }
 
-    /// A sleep ended so long after the other end's call.
+    /// A sleep ended this long after the peer's call.
     pub fn woke(&mut self, after: Duration) {
         self.wake_ups[self.seen % SEEN] = after.as_nanos().try_into().unwrap_or(u32::MAX);
         self.seen += 1;
@@ -259,7 +273,7 @@ impl Policy {
 }
 
 impl Spin {
-    /// The same, with an end at `deadline` at the latest.
+    /// The same spin, ending at `deadline` at the latest.
     pub fn ends_by(self, deadline: Option<Duration>) -> Spin {
         Spin { until: deadline.map_or(self.until, |deadline| deadline.min(self.until)), ..self }
     }
@@ -269,7 +283,7 @@ impl Spin {
         self.began
     }
 
-    /// After a look in vain, at `now`.
+    /// The next step after a poll at `now` without finding anything.
     #[inline]
     pub fn next(&self, now: Duration) -> Next {
         if now >= self.until || self.was_crowded() {
@@ -286,18 +300,19 @@ impl Spin {
         self.given_away > 0
     }
 
-    /// Whether others want the core.
+    /// Whether others need the core.
     pub fn was_crowded(&self) -> bool {
         self.given_away >= GIVEN_AWAY
     }
 
-    /// Half of what it had of its core; all of it where that is most likely the other end's, too, which did not run meanwhile.
+    /// Half of its time on the core; all of it where the peer most likely shares the
+    /// core, and did not run meanwhile.
     fn cost(&self, now: Duration) -> Duration {
         let spent = self.spent(now);
         if self.gave_away() { spent } else { spent / 2 }
     }
 
-    /// What it had of its core until `now`.
+    /// Its time on the core until `now`.
     pub fn spent(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began).saturating_sub(self.away)
     }
@@ -318,7 +333,7 @@ mod tests {
         policy.missed(&spin, spin.until);
     }
 
-    /// Waits that sleep at once from here on.
+    /// The number of waits that sleep at once from here on.
     fn pause(policy: &mut Policy) -> u32 {
         (0..1000).take_while(|_| policy.begin(US, Peer::Unknown).is_none()).count() as u32
     }
@@ -328,13 +343,13 @@ mod tests {
         let mut policy = Policy::new();
         let pauses: Vec<u32> = (0..11)
             .map(|_| {
-                // 3 W / 2 below nothing, twice: a third one is not put up with.
+                // A miss costs W: the account allows two, and the third starts a pause.
                 (0..3).for_each(|_| misses(&mut policy));
                 pause(&mut policy)
             })
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 512]);
-        // One find is no reason to begin with short ones; five are.
+        // One find does not reset the pauses to short ones; five do.
         for (finds, pauses) in [(1, 512), (6, 1)] {
             policy.credit = 0;
             for _ in 0..finds {
@@ -406,7 +421,7 @@ mod tests {
             policy.woke(if seen % 2 == 0 { 10 * US } else { 3000 * US });
         }
         assert_eq!(policy.wake_up, 10 * US);
-        // Nor does it matter whose clock is wrong.
+        // Nor does it matter which clock is wrong.
         (0..SEEN).for_each(|_| policy.woke(Duration::MAX / 64));
         assert_eq!(policy.wake_up, WAKE_UP_MOST);
         (0..SEEN).for_each(|_| policy.woke(Duration::ZERO));
@@ -451,15 +466,16 @@ mod tests {
         let spin = policy.begin(back, Peer::Unknown).unwrap();
         let end = back + policy.wake_up;
         assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
-        // Nor does one begin where a sleeper waits in the same queue; in a pause none counts.
+        // Nor does one begin if a sleeping thread waits in the same queue; it does not
+        // count for a pause.
         let mut queues = Policy { skip: 3, ..policy };
         (0..SEEN).for_each(|_| queues.woke(CROWDED));
         assert!(queues.begin(back, Peer::Awake).is_none() && queues.skip == 3);
-        // What was asked for is kept to.
+        // An explicit length is observed.
         assert_eq!(policy.spin(back, 1000 * US).until, back + 1000 * US);
         let later = back + 3000 * US * CROWDED_FOR;
         assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
-        // A debugger had the process for an hour.
+        // A debugger stopped the process for an hour.
         let mut spin = policy.begin(later, Peer::Unknown).unwrap();
         let back = later + Duration::from_secs(3600);
         policy.yielded(&mut spin, later, back);

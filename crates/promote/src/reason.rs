@@ -1,5 +1,5 @@
-//! Why a connection is not in shared memory: one closed list, whose words `--stats`,
-//! `megapipe top`, the monitor's metrics and logs, and docs/run.md share.
+//! Why a connection is not in shared memory: one closed list. Its words are shared by
+//! `--stats`, `megapipe top`, the monitor's metrics and logs, and docs/run.md.
 
 use std::fmt;
 
@@ -22,22 +22,22 @@ macro_rules! reasons {
     };
 }
 
-// Those that a monitor gives come first: REFUSE carries their numbers.
+// The monitor's reasons come first: REFUSE carries their numbers.
 reasons! {
-    /// The other endpoint was not offered: its program is not under Megapipe, talks to another
-    /// monitor, or finds the traffic too little.
+    /// The peer was not offered: its program does not run under Megapipe, uses another
+    /// monitor, or considers the traffic too little.
     NoPeer = 1, "no-peer";
-    /// The other endpoint is another user's, and nothing lets the two share.
+    /// The peer is another user's, and no rule lets the two share.
     OtherUser = 2, "other-user";
-    /// A rule of the policy forbids it, or it does not let this user's programs share.
+    /// A rule of the policy forbids it, or does not let this user's programs share.
     Policy = 3, "policy";
-    /// One of the two users has all the memory, waiting offers or clients that it may have.
+    /// One of the two users has reached its limit of memory, waiting offers or clients.
     Quota = 4, "quota";
     /// This program offers faster than it may; it offers the connection again later.
     Rate = 5, "rate";
     /// The system has no memory, mappings or descriptors left.
     NoMemory = 6, "no-memory";
-    /// The other endpoint is on another host, or the socket is its own peer.
+    /// The peer is on another host, or the socket is its own peer.
     OtherHost = 7, "other-host";
     /// It ended, or was about to, before both endpoints had their memory.
     ClosedEarly = 8, "closed-early";
@@ -45,7 +45,8 @@ reasons! {
     NoMonitor = 9, "no-monitor";
     /// The monitor speaks another version of the protocol.
     Version = 10, "version";
-    /// Both are root's, and they or their connection are of other namespaces than the monitor.
+    /// Both endpoints are root's, and they or their connection are of other namespaces
+    /// than the monitor.
     Namespace = 11, "namespace";
     /// It carried too few messages, or too few a second.
     LittleTraffic = 12, "little-traffic";
@@ -55,20 +56,20 @@ reasons! {
     Ports = 14, "ports";
     /// An option or urgent data that only the kernel can give.
     Option = 15, "option";
-    /// The program has an io_uring, by which it may read and write unseen.
+    /// The program has an io_uring, through which it may read and write unseen.
     IoUring = 16, "io_uring";
     /// The kernel counted other bytes than the library saw.
     Bypass = 17, "bypass";
     /// Several processes or epoll sets have it, or it went to another program.
     Shared = 18, "shared";
-    /// A call was under way on it whenever it could have changed.
+    /// A call on it was in progress whenever it could have been promoted.
     Busy = 19, "busy";
-    /// The process forbids itself system calls.
+    /// The process denies itself system calls (seccomp).
     Confined = 20, "confined";
 }
 
 impl Reason {
-    /// Those that a monitor gives.
+    /// The monitor's reasons.
     pub const OF_MONITOR: [Reason; Reason::Namespace as usize] =
         *Reason::ALL.first_chunk().expect("the monitor's are the first");
 
@@ -83,7 +84,7 @@ impl Reason {
         Reason::of_number(number).filter(|reason| Reason::OF_MONITOR.contains(reason))
     }
 
-    /// Its place in [`Reason::ALL`].
+    /// Its index in [`Reason::ALL`].
     pub const fn index(self) -> usize {
         self as usize - 1
     }

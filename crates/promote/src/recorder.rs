@@ -1,8 +1,9 @@
-//! How processes under `megapipe run --stats` share their counters with the recorder, the process
-//! that prints each one's summary when it ends, however that is.
+//! How processes under `megapipe run --stats` share their counters with the recorder, the
+//! process that prints each one's summary when it ends, however it ends.
 //!
-//! A process connects, sends one packet and closes: its descriptors stay its own. The recorder
-//! knows its pid from the kernel. Its counters are in a memory file that only these two have.
+//! A process connects, sends one packet and closes: it keeps no descriptor open. The
+//! recorder gets its pid from the kernel. Its counters are in a memory file that only
+//! these two have.
 
 use std::fmt;
 use std::io;
@@ -20,12 +21,12 @@ const ID: usize = 8;
 const PACKET: usize = SECRET + NAME_BYTES;
 /// Processes that may connect before the recorder accepts one.
 const BACKLOG: i32 = 4096;
-/// How long a process that ends waits for its line to be printed.
+/// How long a process that ends waits for its summary to be printed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where a recorder listens, and a secret that processes prove their origin with: the value of
-/// MEGAPIPE_STATS. Every user sees the names of abstract sockets, but not the environment of
-/// others' processes.
+/// A recorder's address, and a secret with which processes prove their origin: the value
+/// of MEGAPIPE_STATS. Every user sees the names of abstract sockets, but not the
+/// environment of other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     id: [u8; ID],
@@ -33,7 +34,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// A new one, of random bytes.
+    /// A new address, of random bytes.
     pub fn random(bytes: [u8; ID + SECRET]) -> Address {
         let mut address = Address { id: [0; ID], secret: [0; SECRET] };
         let (id, secret) = bytes.split_at(ID);
@@ -42,7 +43,7 @@ impl Address {
         address
     }
 
-    /// What `Display` writes.
+    /// Parses the text that `Display` writes.
     pub fn parse(text: &str) -> Option<Address> {
         let digits = text.strip_prefix('@')?.as_bytes();
         let mut bytes = [0; ID + SECRET];
@@ -75,7 +76,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// The recorder cannot be reached from here.
+    /// The recorder cannot be reached.
     pub fn begin(&self, name: Name, memory: BorrowedFd<'_>) -> io::Result<()> {
         self.say(name, &[memory]).map(drop)
     }
@@ -108,13 +109,13 @@ impl Address {
         Ok(socket)
     }
 
-    /// What a process said that connected. `None`: nothing that counts.
+    /// Receives the packet of a connected process. `None`: it is invalid.
     ///
     /// # Errors
     ///
-    /// EAGAIN if it has said nothing yet.
+    /// EAGAIN if it has sent nothing yet.
     pub fn hear(&self, socket: BorrowedFd<'_>) -> io::Result<Option<Said>> {
-        // One byte more than there may be.
+        // One byte more than is valid.
         let mut bytes = [0; PACKET + 1];
         let received = packet::receive(socket, &mut bytes)?;
         let name = bytes[SECRET..PACKET].first_chunk().map(|name| Name::of_bytes(*name));
@@ -141,17 +142,17 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What a process says to the recorder.
+/// A message of a process to the recorder.
 #[derive(Debug)]
 pub enum Said {
-    /// It begins, or has become another program.
+    /// The process begins, or has executed another program.
     Begins {
-        /// What it is called.
+        /// Its name.
         name: Name,
         /// Its counters.
         memory: OwnedFd,
     },
-    /// It is about to end.
+    /// The process is about to end.
     Ends,
 }
 

@@ -1,4 +1,4 @@
-//! What one process under `megapipe run` counts, and the summary that it comes to.
+//! The counters of one process under `megapipe run`, and their summary.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use crate::Reason;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// The counters as a process keeps them: one page, so that it can be shared with the
-        /// program that prints them after the process was killed.
+        /// The counters of a process: one page, so that it can be shared with the program
+        /// that prints them after the process was killed.
         #[derive(Debug)]
         #[repr(C, align(4096))]
         pub struct Counters {
@@ -17,7 +17,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64),*
         }
 
-        /// The counters as they were at one moment.
+        /// The counters at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Summary {
             /// As [`Counters::reasons`].
@@ -49,7 +49,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that were in memory, for a while at least.
+    /// Connections that were in shared memory, at least for a while.
     promoted,
     /// Calls that moved bytes through rings, each way.
     ring_sends,
@@ -63,49 +63,50 @@ counters! {
     bells,
     /// Waits that ended without a sleep.
     spun,
-    /// Nanoseconds of wake-ups that these did without.
+    /// Nanoseconds of wake-ups that these avoided.
     saved_time,
-    /// Nanoseconds of all spins, less what they left of the core to others.
+    /// Nanoseconds of all spins, less the time that they yielded to others.
     spun_time,
     /// Spins without finding anything.
     vain,
-    /// Those that were given up since others needed the core.
+    /// Spins that ended because others needed the core.
     crowded,
-    /// Sleeps in an epoll set that another thread ended, since it may have consumed what was to
-    /// end them.
+    /// Sleeps in an epoll set that another thread ended, since it may have consumed the
+    /// wake-up that was to end them.
     rechecks,
     /// Connections that several threads waited for at a time.
     contended,
     /// Connections with invalid words from the peer.
     corrupt,
-    /// The last other user whose connection could not be shared, and 1; 0: none.
+    /// 1 plus the last other user whose connection could not be shared; 0: none.
     other_user,
     /// The first [`RingObstacle`] of the process by its number; 0: none.
     ring_obstacle,
-    /// The last [`Reason`] why a program at the other end was not offered, by its number; 0: none.
+    /// The last [`Reason`] why a peer's program did not offer, by its number; 0: none.
     declined,
 }
 
 /// Bytes of a page of [`Counters`].
 pub const PAGE: usize = size_of::<Counters>();
-/// Those of them that count.
+/// The bytes of the counters in it.
 pub const BYTES: usize = 8 * (Reason::ALL.len() + 17);
 
-/// Why the library cannot follow an io_uring of a process, which keeps its connections on TCP (`io_uring`).
+/// Why the library cannot track an io_uring of a process, which keeps its connections on
+/// TCP (`io_uring`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RingObstacle {
-    /// liburing enters it, by system calls of its own.
+    /// liburing enters it, by direct system calls.
     Liburing = 1,
-    /// The program does, by others.
+    /// The program enters it, by other direct system calls.
     Unseen,
-    /// A thread of the kernel takes what is submitted (SQPOLL).
+    /// A kernel thread polls the submission queue (SQPOLL).
     Polled,
-    /// It has a form that leaves nothing to map, or a newer one.
+    /// It has a layout that leaves nothing to map, or a newer one.
     Form,
-    /// There are more than are followed.
+    /// There are more rings than are tracked.
     Many,
-    /// It polls epoll sets, registers files, or orders what concerns a connection.
+    /// It polls epoll sets, registers files, or links requests that concern a connection.
     Use,
 }
 
@@ -120,7 +121,7 @@ impl RingObstacle {
         RingObstacle::Use,
     ];
 
-    /// What is in the way, and what helps.
+    /// The obstacle, and the remedy.
     pub const fn advice(self) -> &'static str {
         match self {
             RingObstacle::Liburing => {
@@ -151,7 +152,7 @@ impl RingObstacle {
 }
 
 impl Counters {
-    /// The counters at this moment, each for itself.
+    /// The counters at this moment, each loaded separately.
     pub fn summary(&self) -> Summary {
         let mut summary = Summary::default();
         for (value, counter) in summary.all().zip(self.all()) {
@@ -167,7 +168,7 @@ impl Counters {
 }
 
 impl Summary {
-    /// What a process left in its page, of which nothing is certain.
+    /// Reads the page that a process left, which is untrusted.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Summary {
         let mut summary = Summary::default();
         for (value, word) in summary.all().zip(bytes.as_chunks().0) {
@@ -176,8 +177,8 @@ impl Summary {
         summary
     }
 
-    /// Connections that the process made or accepted, or was forked with and used: those in
-    /// memory, and those with a reason.
+    /// Connections that the process made or accepted, or was forked with and used: those
+    /// in shared memory, and those with a reason.
     pub fn connections(&self) -> u64 {
         self.reasons.iter().fold(self.promoted, |sum, count| sum.saturating_add(*count))
     }
@@ -187,27 +188,28 @@ impl Summary {
         self.connections() == 0 && self.ring_sends == 0 && self.ring_receives == 0
     }
 
-    /// The other user who has to be allowed, while a connection has that word: one that was
-    /// promoted after all needs no rule.
+    /// The other user that has to be allowed, while a connection has that reason: a
+    /// connection that was promoted after all needs no rule.
     pub fn other_user(&self) -> Option<u32> {
         let user = self.other_user.checked_sub(1).filter(|_| self.reasons[Reason::OtherUser.index()] > 0);
         user.and_then(|user| user.try_into().ok())
     }
 
-    /// What its rings have that is not followed, while a connection has that word.
+    /// Why its io_urings are not tracked, while a connection has that reason.
     pub fn ring_obstacle(&self) -> Option<RingObstacle> {
         let number = self.ring_obstacle.checked_sub(1).filter(|_| self.reasons[Reason::IoUring.index()] > 0);
         number.and_then(|number| RingObstacle::ALL.get(usize::try_from(number).ok()?)).copied()
     }
 
-    /// Why a program at the other end keeps a connection on TCP, while one has that word.
+    /// Why a peer's program keeps a connection on TCP, while one has that reason.
     pub fn declined(&self) -> Option<Reason> {
         let number = self.declined.try_into().ok().filter(|_| self.reasons[Reason::NoPeer.index()] > 0);
         number.and_then(Reason::of_number)
     }
 
-    /// Writes it, in lines. `users`: this one and the other one, as [`Summary::other_user`] has it, for
-    /// the command that lets them share. Allocates nothing: a signal handler may end the program.
+    /// Writes it, in lines. `users`: this user and the one of [`Summary::other_user`],
+    /// for the command that lets them share. Allocates nothing: it may run in a signal
+    /// handler that ends the program.
     pub fn write(
         &self,
         to: &mut impl Write,
@@ -322,7 +324,7 @@ mod tests {
         summary.reasons[Reason::NoPeer.index()] = 1;
         summary.write(&mut text, "name", 7, None).unwrap();
         assert!(text.contains("no-peer: the program at the other end keeps an io_uring;"), "{text}");
-        // What a process claims cannot be too much.
+        // No value of a process can overflow.
         let summary = Summary::from_bytes(&[255; BYTES]);
         summary.write(&mut text, "name", 7, None).unwrap();
         assert_eq!((summary.connections(), summary.other_user()), (u64::MAX, None));

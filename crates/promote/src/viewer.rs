@@ -1,4 +1,4 @@
-//! Asking a monitor what it sees.
+//! Queries of a monitor's state.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,13 +16,14 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
 
 /// How long a monitor may take for the next packet.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bounds of one answer, which end those of a liar: packets, pages that bring nothing new, and time. An honest monitor
-/// stands still at most where its records find no room, which the next question has made.
+/// Bounds of one answer, against a hostile monitor: packets, pages without progress, and
+/// time. An honest monitor makes no progress only while its records find no room, which
+/// the next query has made.
 const MOST_PACKETS: usize = 1 << 20;
 const MOST_STANDSTILLS: usize = 16;
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Why a monitor does not tell.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
     /// The monitor there is not to be trusted, or cannot be reached.
@@ -34,56 +35,57 @@ pub enum ViewError {
     /// It ended.
     #[error("the monitor has ended")]
     Ended,
-    /// It does not want to talk to this client.
+    /// It rejects this client.
     #[error("the monitor rejects this program: {0}")]
     Refused(Reason),
-    /// It cut this client off when it asked.
+    /// It closed the connection upon the query.
     #[error(
         "the monitor is older than this program and cannot be asked; restart it (systemctl restart megapipe-monitor)"
     )]
     Unknown,
-    /// It sent what is no answer.
+    /// It sent an invalid message.
     #[error("the monitor sent an invalid message: {0}")]
     Nonsense(#[from] DecodeError),
-    /// It sent what does not answer the question.
+    /// It sent a message that does not answer the query.
     #[error("the monitor sent an answer to another question")]
     Strange,
-    /// It goes on telling: more than an honest one has to tell, or the same again.
+    /// It keeps sending: more than an honest monitor has, or the same again.
     #[error("the monitor's answer has no end")]
     Endless,
-    /// No answer came.
+    /// No answer arrived.
     #[error("the monitor has not answered for {} seconds", PATIENCE.as_secs())]
     Silent,
 }
 
 impl ViewError {
-    /// Whether clients search further: nobody listens there, or nobody can be reached.
+    /// Whether clients continue the search: no monitor listens there, or none can be
+    /// reached.
     pub fn is_absence(&self) -> bool {
         matches!(self, ViewError::System(error) if place::is_absence(error))
     }
 }
 
-/// What a monitor sees at a moment.
+/// A monitor's state at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// What it counts.
+    /// Its counts.
     pub totals: Totals,
     /// Its clients, by number.
     pub loops: Vec<Loop>,
-    /// The ends of promoted connections, by number.
+    /// The endpoints of promoted connections, by number.
     pub promoted: Vec<Promoted>,
     /// When the answer was complete.
     pub at: Instant,
 }
 
-/// Where monitors are looked for: `chosen`, else where MEGAPIPE_MONITOR says, else at the
-/// system's place and the user's own.
+/// The locations at which monitors are searched for: `chosen`, else that of
+/// MEGAPIPE_MONITOR, else the system's and the user's own.
 pub fn places(chosen: Option<PathBuf>) -> Vec<Place> {
     let named = chosen.or_else(|| variable("MEGAPIPE_MONITOR"));
     Place::all(named.as_deref(), runtime_directory().as_deref())
 }
 
-/// A connection to a monitor that is asked.
+/// A connection for queries to a monitor.
 pub struct Viewer {
     socket: OwnedFd,
 }
@@ -93,23 +95,25 @@ impl Viewer {
     ///
     /// # Errors
     ///
-    /// It is not there (`System`), or does not talk.
+    /// It is absent (`System`), or does not answer.
     pub fn connect(place: &Place, name: &str) -> Result<Viewer, ViewError> {
         let viewer = Viewer { socket: place.connect()?? };
         let (version_min, version_max) = (OLDEST, OLDEST);
         let hello = ClientMessage::Hello { version_min, version_max, name: Name::new(name) };
-        // One that turned us away at once has said why, which is heard below.
+        // A monitor that rejected us at once has sent the reason, which is received
+        // below.
         let _ = viewer.say(hello);
         let mut bytes = [0; MOST_BYTES];
         match MonitorMessage::decode(viewer.hear(&mut bytes)?)? {
-            // The page is for those who have connections.
+            // The page is for clients with connections.
             MonitorMessage::Welcome { .. } => Ok(viewer),
             MonitorMessage::Refuse { reason, .. } => Err(ViewError::Refused(reason)),
             _ => Err(ViewError::Strange),
         }
     }
 
-    /// The user whose process listens there, by the kernel (SO_PEERCRED): what the monitor says of itself is its own word.
+    /// The user of the listening process, according to the kernel (SO_PEERCRED): the
+    /// monitor's own statement is not proof.
     ///
     /// # Errors
     ///
@@ -118,11 +122,12 @@ impl Viewer {
         Ok(packet::credentials(self.socket.as_fd())?.uid)
     }
 
-    /// Asks for all that this user may see.
+    /// Queries everything that this user may see.
     ///
     /// # Errors
     ///
-    /// The monitor ended, tells no sense, or has not told all within 30 s.
+    /// The monitor ended, sent an invalid message, or did not complete its answer within
+    /// 30 s.
     pub fn look(&self) -> Result<View, ViewError> {
         let mut totals = None;
         let (mut loops, mut promoted) = (Vec::new(), Vec::new());
@@ -144,7 +149,7 @@ impl Viewer {
                     Some(Record::Promoted(record)) => promoted.push(record),
                     Some(Record::Allowed(_)) => return Err(ViewError::Strange),
                     None => match MonitorMessage::decode(packet)? {
-                        // It may go on at the same place, but not go back.
+                        // It may continue at the same place, but not go back.
                         MonitorMessage::End { next } if next.is_none_or(|next| next >= place) => {
                             standstills += usize::from(next == Some(place));
                             break next;
@@ -162,8 +167,8 @@ impl Viewer {
         Ok(View { totals, loops, promoted, at: Instant::now() })
     }
 
-    /// Asks what the policy allows the programs of `user`; `None` if this user may not know, being
-    /// neither that one, nor root, nor the monitor's.
+    /// Queries what the policy allows the programs of `user`; `None` if this user may not
+    /// see that, being neither that one, nor root, nor the monitor's.
     ///
     /// # Errors
     ///
@@ -182,7 +187,7 @@ impl Viewer {
     }
 
     fn say(&self, message: ClientMessage) -> Result<(), ViewError> {
-        // One question at a time always finds room.
+        // One query at a time always finds room.
         Ok(packet::send(self.socket.as_fd(), message.encode().as_bytes(), &[])?)
     }
 
@@ -212,7 +217,7 @@ impl Viewer {
     }
 }
 
-/// The last packet of an answer in one piece.
+/// Checks the last packet of an answer.
 fn end(packet: &[u8]) -> Result<(), ViewError> {
     match MonitorMessage::decode(packet)? {
         MonitorMessage::End { next: None } => Ok(()),

@@ -1,5 +1,4 @@
-//! How somebody looks on who takes part in nothing: the monitor, at the memory that it gave
-//! to others.
+//! Read-only views for the monitor, which observes the memory that it granted to others.
 
 #![allow(unsafe_code)] // mapped memory becomes views
 
@@ -12,41 +11,41 @@ use sys::mapping::{MapError, SharedMapping};
 
 use crate::client::LOOP_PAGE;
 
-/// Why memory cannot be looked at.
+/// Why memory cannot be viewed.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// It cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// It is something else.
+    /// It has another layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// The first page of a segment, mapped read-only.
+/// The first page of a region, mapped read-only.
 #[derive(Debug)]
 pub struct SegmentWatch {
-    // Dropped before the memory it lies in.
+    // Dropped before its memory.
     view: SegmentView,
     _memory: SharedMapping,
 }
 
 impl SegmentWatch {
-    /// Maps the first page of a segment of `size` bytes.
+    /// Maps the first page of a region of `size` bytes.
     ///
     /// # Errors
     ///
-    /// mmap(2), mostly ENOMEM beyond vm.max_map_count; or it is no sealed memory.
+    /// mmap(2), mostly ENOMEM beyond vm.max_map_count; or it is not sealed memory.
     pub fn new(segment: BorrowedFd<'_>, size: u32) -> Result<SegmentWatch, WatchError> {
         let memory = SharedMapping::beginning(segment, size as usize, PAGE)?;
         let start = NonNull::new(memory.address()).ok_or(LayoutError::Alignment)?;
-        // SAFETY: a page is mapped there, and stays so beside `view`; nobody makes
-        // references to it.
+        // SAFETY: a page is mapped there, and stays so beside `view`; no references to it
+        // exist.
         let view = unsafe { SegmentView::new(start) }?;
         Ok(SegmentWatch { view, _memory: memory })
     }
 
-    /// What its end wrote, be it true or not.
+    /// The words as its endpoint wrote them: unverified.
     pub fn words(&self) -> ring::Words {
         self.view.words()
     }
@@ -55,7 +54,7 @@ impl SegmentWatch {
 /// A loop page, mapped read-only.
 #[derive(Debug)]
 pub struct LoopWatch {
-    // Dropped before the memory it lies in.
+    // Dropped before its memory.
     view: LoopView,
     _memory: SharedMapping,
 }
@@ -74,7 +73,7 @@ impl LoopWatch {
         Ok(LoopWatch { view, _memory: memory })
     }
 
-    /// Whether the loop says that it sleeps.
+    /// Whether the loop has published that it sleeps.
     pub fn asleep(&self) -> bool {
         self.view.asleep()
     }

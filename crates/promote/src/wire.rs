@@ -1,6 +1,6 @@
-//! The messages between a client and the monitor, versions 1 to 4: one packet each, of fixed
-//! size by type, little-endian. Encoding and decoding allocate nothing, and whatever bytes
-//! come are decoded or refused by name.
+//! The messages between a client and the monitor, versions 1 to 4: one packet each, of
+//! fixed size by type, little-endian. Encoding and decoding allocate nothing. Any bytes
+//! are either decoded or refused with a named error.
 
 mod fields;
 mod packet;
@@ -29,118 +29,119 @@ const ASK_POLICY: u16 = 13;
 const DECLINE: u16 = 14;
 const DECLINED: u16 = 15;
 
-/// Of a PEER: no other user's (chown(2) takes it for none, too).
+/// In a PEER: no other user (chown(2) treats the value as none, too).
 const NO_USER: u32 = u32::MAX;
 
-/// What a client says.
+/// A message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientMessage {
-    /// The first message: which versions the client speaks, and its name.
+    /// The first message: the versions that the client speaks, and its name.
     Hello {
-        /// Oldest version it speaks.
+        /// The oldest version that it speaks.
         version_min: u32,
-        /// Newest version it speaks.
+        /// The newest version that it speaks.
         version_max: u32,
-        /// What it calls itself.
+        /// Its name.
         name: Name,
     },
-    /// One end of a connection; with it comes the socket.
+    /// One endpoint of a connection; its socket comes with the message.
     Offer {
-        /// Names it from now on.
+        /// Identifies it from now on.
         token: Token,
     },
     /// An offer, or a promoted connection, is over.
     Withdraw {
-        /// Which.
+        /// The offer or connection.
         token: Token,
     },
     /// A promoted connection that an earlier monitor granted still lives.
     Register {
-        /// Names it from now on.
+        /// Identifies it from now on.
         token: Token,
         /// The socket's SO_COOKIE.
         cookie: u64,
-        /// Number of the other end's loop, as that monitor told it.
+        /// Number of the peer's loop, as that monitor assigned it.
         peer_loop: u32,
     },
-    /// Asks for records of what the monitor sees, from a place on ([`view`]).
+    /// Requests records of the monitor's state, from a place on ([`view`]).
     Query {
         /// The place.
         from: Place,
     },
-    /// Asks what the policy allows the programs of a user ([`view::Allowed`]).
+    /// Requests what the policy allows the programs of a user ([`view::Allowed`]).
     AskPolicy {
         /// The user.
         user: u32,
     },
-    /// A process that holds a promoted connection without its segments asks for them; with
-    /// it comes the socket.
+    /// A process that holds a promoted connection without its regions requests them; its
+    /// socket comes with the message.
     Attach {
         /// The socket's SO_COOKIE.
         cookie: u64,
     },
-    /// This end of a connection, whose socket comes with it, will not be offered.
+    /// This endpoint, whose socket comes with the message, will not be offered.
     Decline {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// What the monitor says.
+/// A message of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MonitorMessage {
-    /// The answer to a hello; with it comes the client's loop page, to read and write.
+    /// The answer to a hello; the client's loop page comes with it, to read and write.
     Welcome {
-        /// The version that is spoken from now on.
+        /// The version of the protocol from now on.
         version: u32,
         /// Number of the client's loop.
         loop_id: u32,
-        /// Bytes of the segments that are granted now.
+        /// Bytes of the regions that are granted now.
         segment_size: u32,
     },
-    /// Both ends have met; with it come the own segment (to read and write), the peer's
-    /// segment and the peer's loop page (to read), and in version 2 perhaps the own doorbell and
-    /// the peer's.
+    /// Both endpoints have been matched. With the message come the own region (to read
+    /// and write), the peer's region and the peer's loop page (to read), and from version
+    /// 2 on perhaps the own doorbell and the peer's.
     Grant {
         /// The offer.
         token: Token,
         /// Number of the peer's loop.
         peer_loop: u32,
-        /// Bytes of either segment.
+        /// Bytes of either region.
         segment_size: u32,
     },
-    /// The offer is refused for good. Without a token it concerns the client as a whole,
-    /// and the monitor closes the connection.
+    /// The offer is refused for good. Without a token the message concerns the client as
+    /// a whole, and the monitor closes the connection.
     Refuse {
         /// The offer.
         token: Option<Token>,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Nobody has offered the other endpoint of an offer so far, or its user may not share:
-    /// the offer goes on, or is refused in the next message.
+    /// The peer of an offer was not offered so far, or its user may not share: the offer
+    /// continues, or is refused in the next message.
     Peer {
         /// The offer.
         token: Token,
-        /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
+        /// The peer's user, if that is another user with whom the policy allows no
+        /// sharing.
         user: Option<u32>,
     },
-    /// Ahead of the refusal of an offer: the other endpoint was declined.
+    /// Precedes the refusal of an offer: the peer was declined.
     Declined {
         /// The offer.
         token: Token,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The records that a query asked for ([`view`]) end here.
+    /// The records that a query requested ([`view`]) end here.
     End {
-        /// Where the next query goes on; `None`: all was told.
+        /// Where the next query continues; `None`: all records were sent.
         next: Option<Place>,
     },
 }
 
 impl ClientMessage {
-    /// The packet that says it.
+    /// Encodes the message.
     pub fn encode(&self) -> Packet {
         match *self {
             ClientMessage::Hello { version_min, version_max, name } => {
@@ -158,11 +159,11 @@ impl ClientMessage {
         }
     }
 
-    /// What a packet says.
+    /// Decodes a packet.
     ///
     /// # Errors
     ///
-    /// Every packet that no client of this version would send.
+    /// Any packet that a client of this version would not send.
     pub fn decode(packet: &[u8]) -> Result<ClientMessage, DecodeError> {
         let (kind, mut fields) = Reader::new(packet)?;
         Ok(match kind {
@@ -212,7 +213,7 @@ impl ClientMessage {
 }
 
 impl MonitorMessage {
-    /// The packet that says it.
+    /// Encodes the message.
     pub fn encode(&self) -> Packet {
         match *self {
             MonitorMessage::Welcome { version, loop_id, segment_size } => {
@@ -235,11 +236,11 @@ impl MonitorMessage {
         }
     }
 
-    /// What a packet says.
+    /// Decodes a packet.
     ///
     /// # Errors
     ///
-    /// Every packet that no monitor of this version would send.
+    /// Any packet that a monitor of this version would not send.
     pub fn decode(packet: &[u8]) -> Result<MonitorMessage, DecodeError> {
         let (kind, mut fields) = Reader::new(packet)?;
         Ok(match kind {
@@ -341,7 +342,7 @@ mod tests {
         ]
     }
 
-    /// What the fuzzer begins with are messages of today, of every type.
+    /// The seeds of the fuzzer are current messages, of every type.
     #[test]
     fn the_seeds_of_the_fuzzer_are_messages() {
         let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/monitor_messages");
@@ -371,7 +372,7 @@ mod tests {
             prop_assert_eq!(MonitorMessage::decode(message.encode().as_bytes()), Ok(message));
         }
 
-        /// What decodes is what encodes to exactly these bytes; everything else is refused.
+        /// Bytes that decode encode to exactly the same bytes; all others are refused.
         #[test]
         fn any_bytes_decode_or_are_refused(
             kind in 0u16..15, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),

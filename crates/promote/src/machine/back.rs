@@ -1,13 +1,15 @@
-//! The way back to the kernel connection: an end leaves the rings for somebody who has only that.
+//! Demotion to the kernel connection, for a program that has only that.
 
 use ring::{Corrupt, Lane, Leaving};
 
 use super::Machine;
 
 impl Machine {
-    /// What the other end did not take from the ring is to be given to the kernel, too, for those to whom that may hand the
-    /// connection: so many bytes, which [`Self::peek_copies`] reads. Unless that is 0 [`Self::copied`] follows, and nothing goes
-    /// through the ring until they are taken. 0: there are none, or the other end has left or ended.
+    /// Announces copies of the unread ring bytes for the kernel, for programs to which
+    /// the peer may hand the connection. Returns how many, to be read with
+    /// [`Self::peek_copies`]; unless that is 0, [`Self::copied`] follows, and nothing
+    /// goes through the ring until they are consumed. 0: there are none, or the peer was
+    /// demoted or ended.
     ///
     /// # Errors
     ///
@@ -25,8 +27,8 @@ impl Machine {
         copies
     }
 
-    /// Whether copies are due before a [`Self::spill`]: the other end may be about to hand the connection over, which few do,
-    /// and early. True once.
+    /// Whether copies are due before a [`Self::spill`]: the peer may be about to hand the
+    /// connection over, which few do, and early. True once.
     pub fn is_first_spill(&mut self) -> bool {
         std::mem::replace(&mut self.is_young, false)
     }
@@ -36,7 +38,7 @@ impl Machine {
         self.end.sender.peek_copies(left, bytes)
     }
 
-    /// The kernel took so many more of them. [`Self::end_copies`] follows the last.
+    /// The kernel accepted `count` more of them. [`Self::end_copies`] follows the last.
     pub fn copied(&mut self, count: usize) {
         self.end.sender.copied(count);
     }
@@ -46,7 +48,7 @@ impl Machine {
         self.end.sender.end_copies(all);
     }
 
-    /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.
+    /// FIN is about to be sent: [`Self::recall`] has to be called once more before.
     pub fn sends_no_more(&mut self) {
         self.end.sender.sends_no_more();
     }
@@ -56,25 +58,26 @@ impl Machine {
         self.end.receiver.is_given_more()
     }
 
-    /// Whether the other end has said that it sends nothing more.
+    /// Whether the peer reports that it sends nothing more.
     pub fn peer_has_finished(&self) -> bool {
         self.end.receiver.peer_has_finished()
     }
 
-    /// Whether the other end takes nothing from the ring any more: somebody else is to see its
-    /// bytes, in the kernel ([`Self::leave`]). Then [`Self::recall`] tells what to do.
+    /// Whether the peer was demoted ([`Self::leave`]): it consumes nothing from the ring
+    /// any more, and another program gets the bytes from the kernel. Then
+    /// [`Self::recall`] follows.
     #[inline]
     pub fn peer_left(&self) -> bool {
         self.end.sender.peer_left()
     }
 
-    /// The other end has left: how many bytes it did not take, which have to go to the kernel
-    /// before anything else ([`Self::peek_owed`], [`Self::sent_again`]). `kernel_idle`: as for
-    /// [`Self::send`].
+    /// The peer was demoted: returns how many bytes it did not consume. These have to go
+    /// to the kernel before anything else ([`Self::peek_owed`], [`Self::sent_again`]).
+    /// `kernel_idle`: as for [`Self::send`].
     ///
     /// # Errors
     ///
-    /// As for [`Self::send`]; or they cannot be sent in their order any more.
+    /// As for [`Self::send`]; or they cannot be sent in order any more.
     #[cold]
     pub fn recall(&mut self, kernel_idle: bool) -> Result<usize, Corrupt> {
         self.demoted = true;
@@ -82,9 +85,10 @@ impl Machine {
         if owes > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owes) }
     }
 
-    /// Whether the other end, which has left, has bytes of both lanes that it did not take, and is to give them back:
-    /// [`Self::get_back`] has to say that all is here before anything else is sent. To be asked before [`Self::recall`].
-    /// `kernel_idle`: as for [`Self::send`]; where it is not, that refuses.
+    /// Requests the return of the demoted peer's unread bytes, if they lie on both paths;
+    /// true if so. [`Self::get_back`] then has to return true before anything else is
+    /// sent. To be called before [`Self::recall`]. `kernel_idle`: as for [`Self::send`];
+    /// if it is false, `recall` refuses.
     ///
     /// # Errors
     ///
@@ -94,46 +98,49 @@ impl Machine {
         Ok(kernel_idle && self.end.sender.wants_back()?)
     }
 
-    /// Appends what the other end has given back to `bytes`. True: all is here, and has to go to the kernel before
-    /// anything else.
+    /// Appends the bytes that the peer has returned to `bytes`. True: these were the
+    /// last; all of them go to the kernel before anything else.
     ///
     /// # Errors
     ///
-    /// What was given back cannot be.
+    /// The peer returned more than is possible.
     #[cold]
     pub fn get_back(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Corrupt> {
         self.demoted = true;
         self.end.sender.get_back(bytes)
     }
 
-    /// Behind [`Leaving::GiveBack`]: whether the other end sends nothing more before it has everything back; `None`: it
-    /// takes nothing back.
+    /// After [`Leaving::GiveBack`]: whether the peer sends nothing more before it has
+    /// everything back; `None`: it takes nothing back.
     pub fn is_wanted_back(&self) -> Option<bool> {
         self.end.receiver.is_wanted_back()
     }
 
-    /// Behind [`Leaving::GiveBack`]: the stream bytes that are still to be taken, in their order.
+    /// After [`Leaving::GiveBack`]: the stream bytes that are still to be consumed, in
+    /// order.
     pub fn left_to_take(&self) -> u64 {
         self.end.receiver.left_to_take()
     }
 
-    /// Gives back some of these bytes, which were taken then; returns how many: 0 while the other end has not got those
-    /// before. After the last [`Self::gave_all_back`] follows.
+    /// Returns some of these bytes, which were consumed then, to the peer; returns how
+    /// many: 0 while the peer has not read the previous ones. After the last
+    /// [`Self::gave_all_back`] follows.
     ///
     /// # Errors
     ///
-    /// As for [`Self::send`]; or there is no room, since the other end has not read what this one sent.
+    /// As for [`Self::send`]; or there is no room, since the peer has not read this
+    /// endpoint's bytes.
     #[cold]
     pub fn give_back(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
         self.end.sender.give_back(bytes)
     }
 
-    /// All was given back.
+    /// All bytes were returned.
     pub fn gave_all_back(&self) {
         self.end.receiver.gave_all_back();
     }
 
-    /// Copies the first of the bytes that are owed; returns how many.
+    /// Copies the first of the owed bytes; returns how many.
     ///
     /// # Errors
     ///
@@ -142,7 +149,7 @@ impl Machine {
         self.end.sender.peek_owed(bytes)
     }
 
-    /// The kernel took so many of the bytes that were owed.
+    /// The kernel accepted `count` of the owed bytes.
     ///
     /// # Errors
     ///
@@ -151,29 +158,33 @@ impl Machine {
         self.end.sender.sent_again(count)
     }
 
-    /// Somebody else is to have the kernel connection, who knows of no rings and bells. The other end sends again what was
-    /// not taken. [`Self::wakes_to_leave`], [`Self::end_sending`] and [`Self::leaving`] follow.
+    /// Demotes this endpoint: a program that knows of no ring gets the kernel connection.
+    /// The peer resends the unread bytes. [`Self::wakes_to_leave`], [`Self::end_sending`]
+    /// and [`Self::leaving`] follow.
     pub fn leave(&mut self) {
         self.end.receiver.leave();
     }
 
-    /// Whether the other end has still to send again, and sleeps perhaps: then the kernel is to be given a bell for it
-    /// ([`Self::bell_was_taken`], [`Self::kernel_refused`]). `kernel_idle`: as for [`Self::send`].
+    /// Whether the peer has still to resend, and may be asleep: then the kernel is to be
+    /// given a wake-up byte for it ([`Self::bell_was_taken`], [`Self::kernel_refused`]).
+    /// `kernel_idle`: as for [`Self::send`].
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
     pub fn wakes_to_leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        // Wake it only for ring bytes to send again: behind unread TCP bytes a wake-up byte would be in its way if it leaves, too.
+        // Wake it only to resend ring bytes: behind unread TCP bytes a wake-up byte would
+        // obstruct the peer's own demotion.
         let receiver = &mut self.end.receiver;
         let lacks_bytes = receiver.unread().unwrap_or(true) && !receiver.is_answered();
         let sender = &mut self.end.sender;
-        // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
+        // Bytes that go to the kernel anyway wake it, too. A demoted peer would read a
+        // wake-up byte as data.
         let asleep = kernel_idle && lacks_bytes && !sender.peer_ended() && !sender.peer_left();
         Ok(asleep && sender.open_ring()? && sender.may_ring())
     }
 
-    /// Nobody who has this end sends to the ring from here on.
+    /// No process of this endpoint sends through the ring from here on.
     ///
     /// # Errors
     ///
@@ -184,7 +195,7 @@ impl Machine {
         if self.sends_to_ring() { self.spill() } else { Ok(()) }
     }
 
-    /// What has to be done before the kernel connection is handed over.
+    /// The step that remains before the kernel connection is handed over.
     ///
     /// # Errors
     ///
@@ -193,7 +204,7 @@ impl Machine {
         self.end.receiver.leaving()
     }
 
-    /// What [`Self::leaving`] would come to where the other end can take nothing back.
+    /// The result of [`Self::leaving`] for a peer that takes nothing back.
     ///
     /// # Errors
     ///
@@ -202,18 +213,19 @@ impl Machine {
         self.end.receiver.outlook()
     }
 
-    /// This end has left, and the other has not ([`Self::peer_left`]): what that does not take is not sent again
-    /// if it leaves later.
+    /// This endpoint is demoted before the peer ([`Self::peer_left`]): the peer's unread
+    /// bytes are not resent if it is demoted later.
     pub fn refuse(&mut self) {
         self.end.sender.refuse();
     }
 
-    /// Whether a process that has this end, too, has called [`Self::leave`].
+    /// Whether any process of this endpoint has called [`Self::leave`].
     pub fn has_left(&self) -> bool {
         self.end.receiver.has_left()
     }
 
-    /// Whether one has called [`Self::leave`] or [`Self::reads_no_more`]: the kernel connection is all there is.
+    /// Whether one has called [`Self::leave`] or [`Self::reads_no_more`]: only the kernel
+    /// connection is left.
     pub fn is_over(&self) -> bool {
         self.end.receiver.is_over()
     }

@@ -1,13 +1,14 @@
-//! Two ends that answer each other under the policy, beside two that sleep at once: what it saves of a round trip, and what
-//! that costs of both cores. The model is that of promotion's doorbells: who spins sees a message at once, and who sleeps is
-//! woken by a call.
+//! Two endpoints that answer each other under the policy, compared with two that sleep at
+//! once: how much of a round trip it saves, and its cost on both cores. The model is that
+//! of promotion's doorbells: a spinning endpoint sees a message at once, and a sleeping
+//! one is woken by a call.
 
 use std::time::Duration;
 
 use super::{Next, PAUSE_MOST, Peer, Policy, SEEN, Spin, WAKE_UP_LEAST, WAKE_UP_MOST};
 
-/// Microseconds: to put a message into a ring and to take it, to wake the other end, to fall asleep, to be woken, and a yield
-/// without and with another thread to run.
+/// Microseconds: to write a message into a ring, to consume it, to wake the peer, to fall
+/// asleep, to be woken, and for a yield without and with another thread to run.
 const SEND: f64 = 0.15;
 const TAKE: f64 = 0.1;
 const RING: f64 = 0.6;
@@ -15,7 +16,7 @@ const FALL_ASLEEP: f64 = 1.0;
 const WOKEN: f64 = 2.0;
 const YIELD: f64 = 0.35;
 const SWITCH: f64 = 1.2;
-/// What another thread has of the core, at most, once it has it.
+/// How long another thread keeps the core, at most.
 const SLICE: f64 = 3000.0;
 
 const ROUND_TRIPS: usize = 6000;
@@ -34,12 +35,12 @@ impl Random {
     }
 }
 
-/// What an end does between a message and its answer.
+/// The work of an endpoint between a message and its answer.
 #[derive(Clone, Copy, Debug)]
 enum Think {
     For(f64),
     UpTo(f64),
-    /// 2 us, and one in ten 200.
+    /// 2 us, and 200 us in one of ten.
     Mostly,
 }
 
@@ -57,26 +58,27 @@ impl Think {
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     wake_up: f64,
-    /// Of yields that find another thread at work. Whoever is woken preempts it.
+    /// The share of yields that find another thread runnable. A woken thread preempts it.
     contested: f64,
-    /// The first end waits for the rest of so many microseconds before it sends: an open loop.
+    /// The first endpoint sends once in each period of this many microseconds: an open
+    /// loop.
     period: f64,
     start: Start,
-    /// The ends are channels.
+    /// The endpoints are channels.
     channels: bool,
 }
 
-/// What the ends believe at first, both asleep.
+/// The initial state of the endpoints, both asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     Nothing,
-    /// That no spin pays: many have found nothing.
+    /// Both pause: many spins have found nothing.
     Paused,
-    /// So does one of them.
+    /// One of them pauses.
     OnePaused,
-    /// Both, and that a wake-up takes as little as it may.
+    /// Both pause, and measured the shortest wake-up time.
     TooShort,
-    /// That it takes as long as it may.
+    /// Both measured the longest wake-up time.
     TooLong,
 }
 
@@ -110,7 +112,8 @@ impl Machine {
     }
 }
 
-/// Microseconds: mean of the second half of the round trips, and of both cores for each.
+/// Microseconds: the mean round trip of the second half, and the CPU time of both cores
+/// for each.
 struct Outcome {
     round_trip: f64,
     cpu: f64,
@@ -120,13 +123,14 @@ fn time(microseconds: f64) -> Duration {
     Duration::from_nanos((microseconds * 1000.0) as u64)
 }
 
-/// One wait from `began` on for what comes at `comes`: when it is met, or that it is not and since when the end sleeps.
+/// The result of one wait from `began` on for a message that arrives at `comes`: when it
+/// is found, or since when the endpoint sleeps.
 enum Waited {
     Met(f64),
     Asleep(f64),
 }
 
-/// `spin` looks until then; what it had of the core is added to `cpu`.
+/// `spin` polls until then; its time on the core is added to `cpu`.
 fn wait(
     policy: &mut Policy,
     mut spin: Spin,
@@ -166,16 +170,16 @@ fn wait(
     }
 }
 
-/// Two ends, a core each.
+/// Two endpoints, a core each.
 fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
     let mut random = Random(7);
     let mut policies = machine.policies();
-    // What the end that waits began with: when, with which spin.
+    // When the waiting endpoint began, and its spin.
     let mut waits: [(f64, Option<Spin>); 2] = [(0.0, None), (0.0, None)];
     let (mut now, mut cpu, mut next_at) = (1.0, 0.0, 0.0);
     let (mut sum, mut sum_cpu) = (0.0, 0.0);
     for round in 0..ROUND_TRIPS {
-        // The one that waits for its time to send does so asleep, as a timer has it.
+        // The endpoint that waits for its time to send sleeps meanwhile, as with a timer.
         now = f64::max(now, next_at);
         next_at += machine.period;
         let (begin, cpu_before) = (now, cpu);
@@ -214,12 +218,13 @@ fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
     Outcome { round_trip: sum / rounds, cpu: sum_cpu / rounds }
 }
 
-/// Two ends, and a core for both: a yield or a sleep gives it to the other one. Without rings neither has evidence of the
-/// other, and a yield that ran others is the end of a channel's spin: it misses, and what it would sleep for is here.
+/// Two endpoints that share a core: a yield or a sleep gives it to the other one. Without
+/// rings neither has evidence of the other, and a yield that ran others ends a channel's
+/// spin: it counts as a miss, and the message that it would sleep for has arrived.
 fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
     let mut random = Random(7);
     let mut policies = machine.policies();
-    // The spin of the one that has not the core, and when it gave that away.
+    // The spin of the endpoint without the core, and when it yielded the core.
     let mut away: (f64, Option<Spin>) = (0.0, None);
     let (mut now, mut half_time) = (1.0, 0.0);
     for turn in 0..2 * ROUND_TRIPS {
@@ -269,7 +274,7 @@ fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
     (now - half_time) / (ROUND_TRIPS / 2) as f64
 }
 
-/// Over that of two that never spin: the round trip, and CPU.
+/// The round trip and CPU time, relative to two that never spin.
 fn ratios(machine: Machine, think: Think) -> (f64, f64) {
     let [plain, ours] = [false, true].map(|spins| two_cores(machine, think, spins));
     (ours.round_trip / plain.round_trip, ours.cpu / plain.cpu)
@@ -295,7 +300,8 @@ fn a_closed_loop_gains_or_loses_little() {
         for think in THINK {
             let (time, cpu) = ratios(machine, think);
             println!("wake-up {wake_up:3} {channels} {think:?}: time {time:.2} cpu {cpu:.2}");
-            // Where it pays it may take both cores; else a try now and then is all that it costs.
+            // Where spinning pays it may use both cores; elsewhere it costs only an
+            // occasional try.
             assert!(
                 time <= 1.02 && cpu <= 2.0 && (time < 0.95 || cpu < 1.12),
                 "{wake_up} {channels} {think:?}: {time} {cpu}"
@@ -316,7 +322,8 @@ fn what_was_believed_before_costs_no_time() {
                 println!(
                     "wake-up {wake_up:3} {think:?} {start:?}: fresh {fresh:.2} time {time:.2} cpu {cpu:.2}"
                 );
-                // A wake-up time that is too long stays so while each spin finds something.
+                // A wake-up time that is too long stays so while each spin finds
+                // something.
                 assert!(
                     time < fresh + 0.05 && cpu <= 2.0,
                     "{wake_up} {think:?} {start:?}: {fresh} {time} {cpu}"

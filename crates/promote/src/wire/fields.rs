@@ -1,11 +1,11 @@
-//! What fields of messages mean: tokens and names.
+//! Fields of messages: tokens and names.
 
 use std::fmt;
 
 /// Bytes of a client's name.
 pub const NAME_BYTES: usize = 32;
 
-/// Names an offer, and later the promoted connection, in the talk of one client with the
+/// Identifies an offer, and later the promoted connection, between one client and the
 /// monitor; chosen by the client, never 0, unique among its live ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(super) u64);
@@ -22,10 +22,10 @@ impl Token {
     }
 }
 
-/// What a client calls itself: at most 32 bytes, for logs and views only.
+/// A client's name: at most 32 bytes, for logs and views only.
 pub type Name = Text<NAME_BYTES>;
 
-/// A text for people, of at most `N` bytes.
+/// A human-readable text of at most `N` bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text<const N: usize>(pub(super) [u8; N]);
 
@@ -39,19 +39,19 @@ impl<const N: usize> Text<N> {
         Text(bytes)
     }
 
-    /// The bytes as they are sent, as they came.
+    /// A text of received bytes.
     pub const fn of_bytes(bytes: [u8; N]) -> Self {
         Text(bytes)
     }
 
-    /// The bytes as they are sent, filled up with zeroes.
+    /// The bytes to send, padded with zeros.
     pub const fn as_bytes(&self) -> &[u8; N] {
         &self.0
     }
 }
 
 impl<const N: usize> fmt::Display for Text<N> {
-    /// Up to the first zero; whatever is not printable ASCII becomes `?`.
+    /// Up to the first zero; any byte that is not printable ASCII becomes `?`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
         for &byte in self.0.iter().take_while(|byte| **byte != 0) {

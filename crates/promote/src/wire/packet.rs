@@ -1,4 +1,4 @@
-//! How the fields of a message lie in a packet, behind its header.
+//! The encoding of a message's fields in a packet, behind its header.
 
 use super::fields::{NAME_BYTES, Token};
 use crate::Reason;
@@ -10,10 +10,10 @@ pub const MOST_BYTES: usize = 256;
 
 /// Bytes of the longest message of this version.
 const LONGEST: usize = HEADER + 8 + NAME_BYTES;
-/// u16 type, u16 version, u32 length of the whole.
+/// u16 type, u16 version, u32 length of the whole packet.
 pub(super) const HEADER: usize = 8;
 
-/// A message as it is sent.
+/// An encoded message.
 #[derive(Clone, Copy)]
 pub struct Packet<const ROOM: usize = LONGEST> {
     bytes: [u8; ROOM],
@@ -30,21 +30,21 @@ impl<const ROOM: usize> Packet<ROOM> {
 /// Why a packet is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not even a header.
+    /// It is shorter than a header.
     #[error("a packet of {0} bytes is shorter than a header")]
     Short(usize),
-    /// The length in the header is not that of the packet.
+    /// The length in the header is not the packet's.
     #[error("a packet of {found} bytes claims to have {claimed}")]
     Length {
         /// Bytes of the packet.
         found: usize,
-        /// Bytes it should have.
+        /// Bytes that the header states.
         claimed: u32,
     },
     /// Another version of the messages.
     #[error("version {0} of the messages is not spoken here")]
     Version(u16),
-    /// No message of this side has that type.
+    /// No message of the sending side has that type.
     #[error("type {0} is unknown, or of the other side")]
     Type(u16),
     /// Messages of this type have another size.
@@ -52,7 +52,7 @@ pub enum DecodeError {
     Size {
         /// Its type.
         kind: u16,
-        /// Bytes it has.
+        /// Bytes of the packet.
         found: usize,
         /// Bytes of all messages of its type.
         expected: usize,
@@ -63,7 +63,7 @@ pub enum DecodeError {
     /// No section has that number.
     #[error("section {0} is unknown")]
     Section(u32),
-    /// A field has a value that its meaning does not allow.
+    /// A field has an invalid value.
     #[error("a field of a record has an impossible value")]
     Field,
     /// No reason has that number.
@@ -74,7 +74,7 @@ pub enum DecodeError {
     Range(u32, u32),
 }
 
-/// Puts fields one after the other into a packet, which has room for the message it is for.
+/// Appends fields to a packet, which has room for its message.
 pub(super) struct Writer<const ROOM: usize = LONGEST>(Packet<ROOM>);
 
 impl<const ROOM: usize> Writer<ROOM> {
@@ -107,7 +107,8 @@ impl<const ROOM: usize> Writer<ROOM> {
     }
 }
 
-/// Takes the fields of a packet one after the other; `expect` has made sure of them all.
+/// Reads the fields of a packet one after the other; `expect` has checked their total
+/// size.
 pub(super) struct Reader<'a> {
     kind: u16,
     pub(super) fields: &'a [u8],

@@ -1,5 +1,5 @@
-//! What the monitor tells of what it sees: the records that answer a QUERY. They come in
-//! pages, each of which ends with an END that names the place of the next.
+//! The records that the monitor sends in answer to a QUERY. They come in pages, each of
+//! which ends with an END that names the start of the next.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -9,36 +9,36 @@ pub use ring::Words;
 use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Text, Writer};
 use crate::Reason;
 
-/// Kinds of records, as their first field has them.
+/// Kinds of records, the first field of each.
 const TOTALS: u32 = 1;
 const LOOP: u32 = 2;
 const PROMOTED: u32 = 3;
 const ALLOWED: u32 = 4;
 
-/// Bytes of a record's fields, with that of its kind.
+/// Bytes of a record's fields, including its kind.
 const TOTALS_BYTES: usize = 4 * 4 + 8 * 7 + 8 * Reason::OF_MONITOR.len();
 const LOOP_BYTES: usize = 4 * 5 + NAME_BYTES + 8 * 6 + 8 * Reason::OF_MONITOR.len();
 const PROMOTED_BYTES: usize = 4 + 8 * 4 + 2 * ADDRESS_BYTES + 8 + 4 + 4 * 3 + 8 * 7;
 const ALLOWED_BYTES: usize = 4 * 5 + 4 * USERS + SOURCE_BYTES;
-/// Users that an answer names, and bytes of the path of the policy file.
+/// Users in an answer, and bytes of the policy file's path.
 const USERS: usize = 16;
 const SOURCE_BYTES: usize = 160;
 /// An IPv6 address, or an IPv4 one mapped into it, and a port.
 const ADDRESS_BYTES: usize = 18;
 
-/// Bits of what an end's segment says.
+/// Flags of an endpoint's region.
 const SEEN: u32 = 1;
 const AWARE: u32 = 2;
 const ARMED: u32 = 4;
 const ENDED: u32 = 8;
 const TAKEN_SEEN: u32 = 16;
 
-/// Bits of what a policy allows.
+/// Flags of a policy's answer.
 const EVERYBODY: u32 = 1;
 const BY_DEFAULT: u32 = 2;
 const OUTDATED: u32 = 4;
 
-/// What is told in which order.
+/// The sections, in the order in which they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Section {
@@ -46,21 +46,21 @@ pub enum Section {
     Totals = 1,
     /// Its clients.
     Loops = 2,
-    /// The ends of promoted connections.
+    /// The endpoints of promoted connections.
     Promoted = 3,
 }
 
-/// Where a page begins: behind the record with this number.
+/// The start of a page: behind the record with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// What is told.
+    /// The section.
     pub section: Section,
-    /// Number of the last record that was told; 0: none.
+    /// Number of the last record that was sent; 0: none.
     pub after: u64,
 }
 
 impl Place {
-    /// Where all begins.
+    /// The start of the first page.
     pub const FIRST: Place = Place { section: Section::Totals, after: 0 };
 
     pub(super) const BYTES: usize = 12;
@@ -83,29 +83,30 @@ impl Place {
 /// Refusals, by reason in the order of [`Reason::OF_MONITOR`].
 pub type Refusals = [u64; Reason::OF_MONITOR.len()];
 
-/// What the monitor counts: all of it for root and the monitor's own user; for others what
-/// concerns their clients that are connected.
+/// The monitor's counts: all of them for root and the monitor's own user; for others the
+/// counts of their connected clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// The monitor's process.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// Whether everybody's are told, or only the asker's own.
+    /// Whether the counts cover all users, or only the asking user.
     pub everybody: bool,
-    /// Milliseconds since it began.
+    /// Milliseconds since it started.
     pub age_ms: u64,
     /// Clients, without the asker.
     pub clients: u64,
-    /// Offers that wait.
+    /// Waiting offers.
     pub waiting: u64,
-    /// Ends of promoted connections, with those that an earlier monitor granted.
+    /// Endpoints of promoted connections, including those that an earlier monitor
+    /// granted.
     pub promoted: u64,
-    /// Bytes of their segments.
+    /// Bytes of their regions.
     pub bytes: u64,
-    /// Offers taken.
+    /// Offers accepted.
     pub offers: u64,
-    /// Offers that were granted: two to a connection.
+    /// Offers granted: two for each connection.
     pub granted: u64,
     /// Refusals.
     pub refused: Refusals,
@@ -114,7 +115,7 @@ pub struct Totals {
 /// A client of the monitor: a loop, such as a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// Its number with this monitor.
+    /// Its number at this monitor.
     pub number: u64,
     /// The process that connected.
     pub pid: u32,
@@ -122,30 +123,30 @@ pub struct Loop {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// What it calls itself.
+    /// Its name.
     pub name: Name,
-    /// Whether its loop sleeps; `None` if that cannot be seen.
+    /// Whether its loop sleeps; `None` if that is not visible.
     pub asleep: Option<bool>,
-    /// Milliseconds since it came.
+    /// Milliseconds since it connected.
     pub age_ms: u64,
-    /// Its offers that wait.
+    /// Its waiting offers.
     pub waiting: u64,
-    /// Ends of promoted connections that it holds.
+    /// Endpoints of promoted connections that it holds.
     pub promoted: u64,
-    /// Offers that were taken of it.
+    /// Its offers that were accepted.
     pub offers: u64,
-    /// Those that were granted.
+    /// Its offers that were granted.
     pub granted: u64,
-    /// Those that were refused.
+    /// Its offers that were refused.
     pub refused: Refusals,
 }
 
-/// One end of a promoted connection.
+/// One endpoint of a promoted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promoted {
-    /// Its number with this monitor.
+    /// Its number at this monitor.
     pub number: u64,
-    /// The other end's number, whether or not the asker is told of that one.
+    /// The peer's number, whether or not the asker may see the peer.
     pub other: u64,
     /// Its client's number.
     pub client: u64,
@@ -157,38 +158,41 @@ pub struct Promoted {
     pub peer: SocketAddr,
     /// Milliseconds since it was granted.
     pub age_ms: u64,
-    /// Bytes of its segment.
+    /// Bytes of its region.
     pub segment_size: u32,
-    /// What its segment says, of which nothing can be relied on; `None` if the monitor does not
-    /// have it mapped.
+    /// The words of its region, which are untrusted; `None` if the monitor does not have
+    /// it mapped.
     pub words: Option<Words>,
-    /// Ring count of this direction that the other end took, as that says; `None` if it cannot be
-    /// seen, or this end's words cannot.
+    /// Ring count of this direction that the peer reports to have consumed; `None` if
+    /// that, or this endpoint's words, are not visible.
     pub tail_taken: Option<u64>,
 }
 
-/// What the policy that the monitor follows allows the programs of one user.
+/// What the monitor's current policy allows the programs of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// The user.
     pub user: u32,
     /// They share with all users.
     pub everybody: bool,
-    /// They share with each other only because the monitor is their user's, not by a rule.
+    /// They share with each other only because the monitor is their user's, not because
+    /// of a rule.
     pub by_default: bool,
-    /// The policy file has changed since, and cannot be used as it is.
+    /// The policy file has changed since, and is invalid now.
     pub outdated: bool,
     /// Rules about this user that depend on more than users.
     pub conditional: u32,
-    /// How many users they share with, and the first of these, the user itself before all others.
+    /// How many users they share with, and the first of these, starting with the user
+    /// itself.
     pub count: u32,
     users: [u32; USERS],
-    /// Path of the policy file, as the monitor was started; empty: the built-in policy.
+    /// Path of the policy file with which the monitor was started; empty: the built-in
+    /// policy.
     pub source: Text<SOURCE_BYTES>,
 }
 
 impl Allowed {
-    /// Of a user whose programs share with these, and by the built-in policy.
+    /// The answer for a user whose programs share with these, under the built-in policy.
     pub fn new(user: u32, sharing: &BTreeSet<u32>) -> Allowed {
         let mut users = [0; USERS];
         let own = sharing.get(&user);
@@ -206,13 +210,13 @@ impl Allowed {
         }
     }
 
-    /// Those of them that the record has room for.
+    /// Those of the users that the record has room for.
     pub fn users(&self) -> &[u32] {
         &self.users[..USERS.min(self.count as usize)]
     }
 }
 
-/// What a record tells.
+/// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // a packet has room for the largest anyway
 pub enum Record {
@@ -227,7 +231,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// The packet that tells it.
+    /// Encodes the record.
     pub fn encode(&self) -> Packet<MOST_BYTES> {
         let packet = Writer::new(RECORD);
         match self {
@@ -239,11 +243,11 @@ impl Record {
         .end()
     }
 
-    /// What a packet tells; `None` if it is no record.
+    /// Decodes a packet; `None` if it is not a record.
     ///
     /// # Errors
     ///
-    /// Every record that no monitor of this version would send.
+    /// Any record that a monitor of this version would not send.
     pub fn decode(packet: &[u8]) -> Result<Option<Record>, DecodeError> {
         let (kind, mut fields) = Reader::new(packet)?;
         if kind != RECORD {
@@ -379,7 +383,7 @@ impl Promoted {
         if bits & SEEN != 0 {
             end.words = Some(words);
         }
-        // What is not there is zero, and there are no other bits.
+        // Absent fields are zero, and no other bits are valid.
         let known = SEEN | AWARE | ARMED | ENDED | TAKEN_SEEN;
         let absent = bits & SEEN == 0 && (bits != 0 || words != Words::default());
         if bits & !known != 0 || absent {
@@ -433,7 +437,7 @@ fn write_address(packet: Record256, address: SocketAddr) -> Record256 {
     packet.bytes(&ip.octets()).bytes(&address.port().to_le_bytes())
 }
 
-/// Mapped IPv4 addresses become what they are; scopes are not told.
+/// Mapped IPv4 addresses become IPv4 addresses; scopes are not sent.
 fn read_address(fields: &mut Reader<'_>) -> SocketAddr {
     let ip = IpAddr::V6(Ipv6Addr::from(fields.take::<16>())).to_canonical();
     SocketAddr::new(ip, u16::from_le_bytes(fields.take()))
@@ -451,8 +455,8 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Records have many fields: what decodes must encode to exactly the same bytes, and
-        /// every field but the flags may have any value.
+        /// Records have many fields: bytes that decode must encode to exactly the same
+        /// bytes, and every field but the flags may have any value.
         #[test]
         fn records_come_back(kind in 1u32..5, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
             let (len, flags) = match kind {
