@@ -36,7 +36,7 @@ pub const DECLINES: u32 = 4;
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
 /// How soon the client reconnects after a monitor has ended.
-const STARTING: Duration = Duration::from_millis(50);
+const RECONNECT: Duration = Duration::from_millis(50);
 
 /// Which monitor a client connects to.
 #[derive(Clone, Debug)]
@@ -244,7 +244,7 @@ pub struct Client {
     socket: Option<OwnedFd>,
     next_attempt: Instant,
     /// How long after a search without finding a monitor the next one follows.
-    pause: Duration,
+    retry_after: Duration,
     /// Messages that could not be sent and must not be lost, for the connected monitor.
     unsent: VecDeque<Packet>,
     peer_loops: HashMap<u64, Weak<PeerLoop>>,
@@ -281,7 +281,7 @@ impl Client {
             options: options.clone(),
             socket: None,
             next_attempt: now,
-            pause: options.retry,
+            retry_after: options.retry,
             unsent: VecDeque::new(),
             peer_loops: HashMap::new(),
             version: None,
@@ -314,9 +314,9 @@ impl Client {
         if self.socket.is_some() || now < self.next_attempt {
             return Ok(false);
         }
-        self.next_attempt = now + self.pause;
-        self.pause = self.options.retry.min(self.pause.saturating_mul(2));
-        self.socket = self.find()?;
+        self.next_attempt = now + self.retry_after;
+        self.retry_after = self.options.retry.min(self.retry_after.saturating_mul(2));
+        self.socket = self.search()?;
         Ok(self.socket.is_some())
     }
 
@@ -336,7 +336,7 @@ impl Client {
         if !self.unsent.is_empty() || self.unanswered.len() >= MOST_UNANSWERED {
             return Err(OfferError::Full);
         }
-        self.say(&ClientMessage::Offer { token }.encode(), &[connection])?;
+        self.send_packet(&ClientMessage::Offer { token }.encode(), &[connection])?;
         self.unanswered.insert(token);
         self.peers += PEERS_EACH;
         Ok(())
@@ -349,7 +349,7 @@ impl Client {
     pub fn decline(&mut self, reason: Reason, connection: BorrowedFd<'_>) -> bool {
         if self.version >= Some(DECLINES) && self.unsent.is_empty() {
             // This program has its own reason in any case.
-            let _ = self.say(&ClientMessage::Decline { reason }.encode(), &[connection]);
+            let _ = self.send_packet(&ClientMessage::Decline { reason }.encode(), &[connection]);
         }
         self.version.is_some() || self.socket.is_none()
     }
@@ -361,7 +361,7 @@ impl Client {
         let known = self.unanswered.remove(&token) || self.granted.remove(&token);
         self.withdrawn += u64::from(known);
         let packet = ClientMessage::Withdraw { token }.encode();
-        if !self.unsent.is_empty() || matches!(self.say(&packet, &[]), Err(OfferError::Full)) {
+        if !self.unsent.is_empty() || matches!(self.send_packet(&packet, &[]), Err(OfferError::Full)) {
             self.unsent.push_back(packet);
         }
     }
@@ -382,7 +382,7 @@ impl Client {
         if !self.unsent.is_empty() {
             return Err(OfferError::Full);
         }
-        self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
+        self.send_packet(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
     }
 
     /// The monitor's next answer, if one has arrived: one welcome, and then at most four
@@ -399,7 +399,7 @@ impl Client {
                 Ok(Some(Received::Answer(answer))) => return Ok(Some(answer)),
                 Ok(Some(Received::Late)) => {}
                 Ok(None) => return Ok(None),
-                Err(cause) => return Err(self.lose(cause)),
+                Err(cause) => return Err(self.disconnect(cause)),
             }
         }
     }
@@ -426,7 +426,7 @@ impl Client {
             return Ok(Some(Received::Late));
         }
         let answer = match message {
-            message if !received.truncated => self.take(message, received.descriptors)?,
+            message if !received.truncated => self.answer_to(message, received.descriptors)?,
             // This process may have no more descriptors: the connection stays on TCP.
             MonitorMessage::Grant { token, .. }
                 if received.len < MOST_BYTES && received.excess.is_empty() =>
@@ -472,7 +472,7 @@ impl Client {
         if expected { Ok(true) } else { Err(LossCause::OutOfTurn) }
     }
 
-    fn take(
+    fn answer_to(
         &mut self,
         message: MonitorMessage,
         descriptors: [Option<OwnedFd>; packet::MOST_DESCRIPTORS],
@@ -563,13 +563,13 @@ impl Client {
         Ok(Answer::Granted { token, own, peer, peer_loop, doorbells })
     }
 
-    fn lose(&mut self, cause: LossCause) -> ReceiveError {
+    fn disconnect(&mut self, cause: LossCause) -> ReceiveError {
         // A monitor that ended is replaced soon. One that rejects this client, or sends
         // invalid messages, is retried like an absent one.
         if self.version.is_some() && matches!(cause, LossCause::Ended | LossCause::System(_)) {
-            self.pause = STARTING.min(self.options.retry);
+            self.retry_after = RECONNECT.min(self.options.retry);
         }
-        self.next_attempt = Instant::now() + self.pause;
+        self.next_attempt = Instant::now() + self.retry_after;
         self.socket = None;
         self.unsent.clear();
         self.version = None;
@@ -582,14 +582,14 @@ impl Client {
 
     fn flush(&mut self) {
         while let Some(packet) = self.unsent.pop_front() {
-            if matches!(self.say(&packet, &[]), Err(OfferError::Full)) {
+            if matches!(self.send_packet(&packet, &[]), Err(OfferError::Full)) {
                 self.unsent.push_front(packet);
                 break;
             }
         }
     }
 
-    fn say(&self, packet: &Packet, descriptors: &[BorrowedFd<'_>]) -> Result<(), OfferError> {
+    fn send_packet(&self, packet: &Packet, descriptors: &[BorrowedFd<'_>]) -> Result<(), OfferError> {
         let Some(socket) = &self.socket else { return Err(OfferError::NoMonitor) };
         let sent = packet::send(socket.as_fd(), packet.as_bytes(), descriptors);
         sent.map_err(|error| match error.raw_os_error() {
@@ -602,7 +602,7 @@ impl Client {
     }
 
     /// Connects to the first monitor that listens, and sends the hello.
-    fn find(&self) -> Result<Option<OwnedFd>, ConnectError> {
+    fn search(&self) -> Result<Option<OwnedFd>, ConnectError> {
         let Options { socket, runtime_directory, .. } = &self.options;
         for place in Place::all(socket.as_deref(), runtime_directory.as_deref()) {
             let Ok(socket) = place.connect()? else { continue };

@@ -1,7 +1,7 @@
 //! One endpoint of a promoted connection with its memory, the loops of both endpoints,
 //! and the locks that separate the processes that hold it.
 
-#![allow(unsafe_code)] // granted memory becomes segments and pages
+#![allow(unsafe_code)] // granted memory becomes regions and pages
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -141,7 +141,7 @@ impl Connection {
         written: u64,
         consumed: u64,
     ) -> Result<Connection, AdoptError> {
-        Connection::of(own, peer, |own, peer| Machine::new(own, peer, written, consumed))
+        Connection::adopt(own, peer, |own, peer| Machine::new(own, peer, written, consumed))
     }
 
     /// [`Machine::new_armed`] on the memory of a grant.
@@ -156,10 +156,10 @@ impl Connection {
         consumed: u64,
         sleeper: u32,
     ) -> Result<Connection, AdoptError> {
-        Connection::of(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, sleeper))
+        Connection::adopt(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, sleeper))
     }
 
-    fn of(
+    fn adopt(
         own: SharedMapping,
         peer: SharedMapping,
         machine: impl FnOnce(Segment, PeerSegment) -> Result<Machine, Corrupt>,

@@ -5,7 +5,7 @@
 
 use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment, WakeUp};
 
-mod back;
+mod demotion;
 
 /// How the kernel connection ended in the receiving direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,9 +42,9 @@ pub struct Machine {
     demoted: bool,
     /// How many of the kernel's bytes the peer had consumed at the last of the sends that
     /// `patience` counts, or may have consumed at the promotion.
-    peer_took: u64,
+    peer_consumed: u64,
     /// The ring was never full.
-    is_young: bool,
+    never_spilled: bool,
     /// Remaining sends that wait for the peer to read the earlier bytes from the kernel.
     patience: u8,
 }
@@ -65,7 +65,7 @@ impl Machine {
     ///
     /// The peer violated the protocol already.
     pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
-        let machine = Machine::unaware(own, peer, written, consumed)?;
+        let machine = Machine::new_unaware(own, peer, written, consumed)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
     }
@@ -83,7 +83,7 @@ impl Machine {
         consumed: u64,
         sleeper: u32,
     ) -> Result<Machine, Corrupt> {
-        let mut machine = Machine::unaware(own, peer, written, consumed)?;
+        let mut machine = Machine::new_unaware(own, peer, written, consumed)?;
         machine.end.receiver.looked_at_by(sleeper, WakeUp::Tcp);
         // No bytes can be unread: the peer uses its ring only once it is permitted to.
         machine.end.receiver.arm(WakeUp::Tcp)?;
@@ -91,7 +91,7 @@ impl Machine {
         Ok(machine)
     }
 
-    fn unaware(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+    fn new_unaware(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
         let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
@@ -100,8 +100,8 @@ impl Machine {
             kernel_end: None,
             spilled: false,
             demoted: false,
-            peer_took: written,
-            is_young: true,
+            peer_consumed: written,
+            never_spilled: true,
             patience: PATIENCE,
         })
     }
@@ -181,8 +181,8 @@ impl Machine {
             && !sender.kernel_bytes_were_taken()
         {
             let took = sender.peer_took_of_kernel();
-            self.patience -= u8::from(took > self.peer_took);
-            self.peer_took = self.peer_took.max(took);
+            self.patience -= u8::from(took > self.peer_consumed);
+            self.peer_consumed = self.peer_consumed.max(took);
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;
@@ -500,10 +500,10 @@ impl Machine {
     #[cold]
     fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
         // An endpoint that closes stores `ended` and discards its wake-up bytes before.
-        let over_bells =
+        let over_wake_up_bytes =
             !self.end.sender.peer_resets() && self.end.sender.all_was_taken() && self.end.receiver.took_all();
         match end {
-            KernelEnd::Failed(libc::ECONNRESET) if over_bells => KernelEnd::Finished,
+            KernelEnd::Failed(libc::ECONNRESET) if over_wake_up_bytes => KernelEnd::Finished,
             end => end,
         }
     }

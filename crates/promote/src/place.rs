@@ -23,7 +23,7 @@ pub enum ConnectError {
     #[error(
         "the monitor at {path} runs as user {user}, neither root nor this user, and is not trusted; \
          stop it, or set MEGAPIPE_MONITOR={path} to use it all the same",
-        user = named(*.uid)
+        user = describe_user(*.uid)
     )]
     Stranger {
         /// The socket.
@@ -35,7 +35,7 @@ pub enum ConnectError {
     #[error(
         "{path} is not a directory that belongs to user {user} and is writable to nobody else, so no monitor is \
          started there; remove it (rm -r {path}, as its owner or root)",
-        user = named(*.uid)
+        user = describe_user(*.uid)
     )]
     Directory {
         /// The directory.
@@ -75,7 +75,7 @@ pub enum ConnectError {
 }
 
 /// `alice (1000)`, or the number alone.
-fn named(uid: u32) -> String {
+fn describe_user(uid: u32) -> String {
     match sys::user::name(uid) {
         Ok(Some(name)) => format!("{name} ({uid})"),
         _ => uid.to_string(),
@@ -119,12 +119,12 @@ impl Place {
     /// The location of this user's own monitor. For root it never depends on the
     /// environment: sudo and su may have left another user's there.
     pub fn own() -> Place {
-        Place::of_user(runtime_directory().as_deref())
+        Place::for_user(runtime_directory().as_deref())
     }
 
-    pub(crate) fn of_user(runtime: Option<&Path>) -> Place {
+    pub(crate) fn for_user(runtime: Option<&Path>) -> Place {
         let user = rustix::process::geteuid();
-        let is_ours = |path: &&Path| path.is_absolute() && private(path, user.as_raw()).unwrap_or(false);
+        let is_ours = |path: &&Path| path.is_absolute() && is_private(path, user.as_raw()).unwrap_or(false);
         let path = match runtime.filter(is_ours) {
             _ if user.is_root() => ROOT_SOCKET.into(),
             Some(runtime) => runtime.join("megapipe/monitor.sock"),
@@ -138,7 +138,7 @@ impl Place {
     pub(crate) fn all(chosen: Option<&Path>, runtime: Option<&Path>) -> Vec<Place> {
         match chosen {
             Some(path) => vec![Place::chosen(path.into())],
-            None => vec![Place::system(), Place::of_user(runtime)],
+            None => vec![Place::system(), Place::for_user(runtime)],
         }
     }
 
@@ -202,7 +202,7 @@ impl Place {
     pub fn check(&self, user: u32) -> Result<(), ConnectError> {
         let directory = self.directory();
         let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
-        let written = match private(directory, user) {
+        let written = match is_private(directory, user) {
             Ok(true) => directory,
             Ok(false) => return Err(ConnectError::Directory { path: directory.into(), uid: user }),
             // It does not exist yet.
@@ -234,7 +234,7 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
 
 /// Whether it is a directory of this user, not a symbolic link, and writable by that user
 /// alone.
-fn private(directory: &Path, user: u32) -> io::Result<bool> {
+fn is_private(directory: &Path, user: u32) -> io::Result<bool> {
     let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
     let ours = stat.st_uid == user;
     Ok(FileType::from_raw_mode(stat.st_mode).is_dir() && ours && stat.st_mode & 0o022 == 0)
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directory_of_ones_own_is_used() {
+    fn only_an_own_directory_is_used() {
         let base = std::env::temp_dir().join(format!("megapipe-place-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
         let place = Place { path: base.join("of-user/monitor.sock"), chosen: false };
@@ -279,11 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_runtime_directory_is_none() {
+    fn another_users_runtime_directory_is_ignored() {
         let own = Place::own();
-        assert_eq!(Place::of_user(Some("relative".as_ref())).path(), Place::of_user(None).path());
+        assert_eq!(Place::for_user(Some("relative".as_ref())).path(), Place::for_user(None).path());
         // Root's directory, or for root the same as without it.
-        assert_eq!(Place::of_user(Some("/proc".as_ref())).path(), Place::of_user(None).path());
+        assert_eq!(Place::for_user(Some("/proc".as_ref())).path(), Place::for_user(None).path());
         if rustix::process::geteuid().is_root() {
             assert_eq!(own.path(), Path::new(ROOT_SOCKET));
         }

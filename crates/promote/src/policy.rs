@@ -36,27 +36,27 @@ use std::time::Duration;
 #[cfg(test)]
 mod simulation;
 
-const WAKE_UP_GUESS: Duration = Duration::from_micros(25);
-const WAKE_UP_LEAST: Duration = Duration::from_micros(5);
+const WAKE_UP_INITIAL: Duration = Duration::from_micros(25);
+const WAKE_UP_MIN: Duration = Duration::from_micros(5);
 /// No peer can make a wait spin for more than three times as long.
-const WAKE_UP_MOST: Duration = Duration::from_micros(300);
-const SEEN: usize = 16;
+const WAKE_UP_MAX: Duration = Duration::from_micros(300);
+const MEASURED: usize = 16;
 /// Waits of one pause.
-const PAUSE_MOST: u32 = 512;
+const LONGEST_PAUSE: u32 = 512;
 /// How long a spin does not yield a core that it had for itself.
-const ALONE: Duration = Duration::from_micros(4);
+const UNSHARED: Duration = Duration::from_micros(4);
 /// A yield that takes longer ran another thread: a switch there and back.
 const RAN_OTHERS: Duration = Duration::from_nanos(800);
 /// A yield that takes longer ran others to the end of their time slices.
 const CROWDED: Duration = Duration::from_micros(100);
 /// A longer gap is not a running thread: a debugger, or a suspended machine.
-const SLICE_MOST: Duration = Duration::from_millis(50);
+const LONGEST_SLICE: Duration = Duration::from_millis(50);
 /// Factor by which the crowded period is longer than such a yield.
 const CROWDED_FOR: u32 = 64;
 /// After this many yields in a row that ran no other thread, the core counts as unshared.
-const SHARES: u8 = 16;
+const UNSHARED_AFTER: u8 = 16;
 /// Yields of one spin that ran others, after which it ends.
-const GIVEN_AWAY: u32 = 2;
+const MOST_YIELDS_TO_OTHERS: u32 = 2;
 
 /// The peer, when this thread last sent to it before a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Nanoseconds.
-    wake_ups: [u32; SEEN],
-    seen: usize,
+    wake_ups: [u32; MEASURED],
+    measured: usize,
     wake_up: Duration,
     /// Nanoseconds.
     credit: i64,
@@ -99,7 +99,7 @@ pub struct Policy {
     /// Other threads use the core until then.
     crowded_until: Duration,
     /// See [`Policy::of_channel`].
-    through: bool,
+    is_channel: bool,
 }
 
 /// The spin of one wait.
@@ -108,12 +108,12 @@ pub struct Spin {
     began: Duration,
     until: Duration,
     /// When it may yield.
-    alone_until: Duration,
+    unshared_until: Duration,
     /// This thread has woken the peer for it.
-    rang: bool,
+    woke_peer: bool,
     /// The time for which others had the core.
-    away: Duration,
-    given_away: u32,
+    yielded_time: Duration,
+    yields_to_others: u32,
 }
 
 /// The next step after a poll without finding anything.
@@ -137,23 +137,23 @@ impl Policy {
     /// For a thread that has not waited.
     pub const fn new() -> Policy {
         Policy {
-            wake_ups: [0; SEEN],
-            seen: 0,
-            wake_up: WAKE_UP_GUESS,
+            wake_ups: [0; MEASURED],
+            measured: 0,
+            wake_up: WAKE_UP_INITIAL,
             credit: 0,
             skip: 0,
             pause: 1,
             tried: false,
-            shares: SHARES,
+            shares: UNSHARED_AFTER,
             crowded_until: Duration::ZERO,
-            through: false,
+            is_channel: false,
         }
     }
 
     /// For a channel that has not waited: a spin through the wake-up of a peer that it
     /// has woken earns W, too.
     pub fn of_channel() -> Policy {
-        Policy { through: true, ..Policy::new() }
+        Policy { is_channel: true, ..Policy::new() }
     }
 
     /// Whether the next wait spins before it sleeps.
@@ -177,41 +177,48 @@ impl Policy {
         if !spins {
             return None;
         }
-        let rang = peer == Peer::Woken;
-        let wake_ups = if is_crowded { 1 } else { 2 + u32::from(rang) };
-        Some(Spin { rang, ..self.spin(now, self.wake_up * wake_ups) })
+        let woke_peer = peer == Peer::Woken;
+        let wake_ups = if is_crowded { 1 } else { 2 + u32::from(woke_peer) };
+        Some(Spin { woke_peer, ..self.spin(now, self.wake_up * wake_ups) })
     }
 
     /// An explicitly requested spin of this length.
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
-        let alone = match () {
+        let unshared = match () {
             () if now < self.crowded_until => length,
             () if self.shares > 0 => Duration::ZERO,
-            () => ALONE,
+            () => UNSHARED,
         };
-        let (until, alone_until) = (now.saturating_add(length), now.saturating_add(alone));
-        Spin { began: now, until, alone_until, rang: false, away: Duration::ZERO, given_away: 0 }
+        let (until, unshared_until) = (now.saturating_add(length), now.saturating_add(unshared));
+        Spin {
+            began: now,
+            until,
+            unshared_until,
+            woke_peer: false,
+            yielded_time: Duration::ZERO,
+            yields_to_others: 0,
+        }
     }
 
     /// A yield of this spin took from `began` to `now`; the next poll determines whether
     /// it brought a message.
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
-        let ran_the_other = (RAN_OTHERS..CROWDED).contains(&took);
-        self.shares = if ran_the_other { SHARES } else { self.shares.saturating_sub(1) };
+        let ran_the_peer = (RAN_OTHERS..CROWDED).contains(&took);
+        self.shares = if ran_the_peer { UNSHARED_AFTER } else { self.shares.saturating_sub(1) };
         if took > RAN_OTHERS {
-            spin.away += took;
-            spin.given_away += 1;
+            spin.yielded_time += took;
+            spin.yields_to_others += 1;
         }
         if took > CROWDED {
-            self.crowded_until = now + took.min(SLICE_MOST) * CROWDED_FOR;
+            self.crowded_until = now + took.min(LONGEST_SLICE) * CROWDED_FOR;
         }
     }
 
     /// A spin found something at `now`. Returns the wake-up time that it saved.
     #[inline]
     pub fn found(&mut self, spin: &Spin, now: Duration) -> Duration {
-        self.met(spin.rang, spin.cost(now))
+        self.credit_find(spin.woke_peer, spin.cost(now))
     }
 
     /// The same for data that is found `after` its arrival, on average: a sleep gets it a
@@ -225,19 +232,19 @@ impl Policy {
     /// The same for a wait that found something in so few polls that it read no clock.
     #[inline]
     pub fn found_at_once(&mut self, peer: Peer) {
-        self.met(peer == Peer::Woken, Duration::ZERO);
+        self.credit_find(peer == Peer::Woken, Duration::ZERO);
     }
 
-    fn met(&mut self, rang: bool, cost: Duration) -> Duration {
+    fn credit_find(&mut self, woke_peer: bool, cost: Duration) -> Duration {
         self.skip = 0;
-        let gain = if rang && !self.through { Duration::ZERO } else { self.wake_up };
+        let gain = if woke_peer && !self.is_channel { Duration::ZERO } else { self.wake_up };
         self.settle(nanoseconds(gain), nanoseconds(cost));
         gain
     }
 
     /// A spin ended at `now`, and the wait sleeps.
     pub fn missed(&mut self, spin: &Spin, now: Duration) {
-        let away = spin.away.min(self.wake_up * 2);
+        let away = spin.yielded_time.min(self.wake_up * 2);
         self.settle(0, nanoseconds(spin.cost(now) + away));
     }
 
@@ -253,22 +260,22 @@ impl Policy {
 
     /// Waits sleep at once from here on, as many as rule 4 states.
     pub fn pause(&mut self) {
-        (self.skip, self.pause) = (self.pause, (self.pause * 2).min(PAUSE_MOST));
+        (self.skip, self.pause) = (self.pause, (self.pause * 2).min(LONGEST_PAUSE));
         self.tried = false;
         self.credit = 0;
     }
 
     /// A sleep ended this long after the peer's call.
     pub fn woke(&mut self, after: Duration) {
-        self.wake_ups[self.seen % SEEN] = after.as_nanos().try_into().unwrap_or(u32::MAX);
-        self.seen += 1;
+        self.wake_ups[self.measured % MEASURED] = after.as_nanos().try_into().unwrap_or(u32::MAX);
+        self.measured += 1;
         let mut known = self.wake_ups;
-        let known = &mut known[..self.seen.min(SEEN)];
+        let known = &mut known[..self.measured.min(MEASURED)];
         let count = known.len().div_ceil(2);
         known.select_nth_unstable(count - 1);
         let half = &known[..count];
         let mean = half.iter().map(|nanoseconds| u64::from(*nanoseconds)).sum::<u64>() / half.len() as u64;
-        self.wake_up = Duration::from_nanos(mean).clamp(WAKE_UP_LEAST, WAKE_UP_MOST);
+        self.wake_up = Duration::from_nanos(mean).clamp(WAKE_UP_MIN, WAKE_UP_MAX);
     }
 }
 
@@ -288,7 +295,7 @@ impl Spin {
     pub fn next(&self, now: Duration) -> Next {
         if now >= self.until || self.was_crowded() {
             Next::Sleep
-        } else if now < self.alone_until {
+        } else if now < self.unshared_until {
             Next::Look
         } else {
             Next::Yield
@@ -297,12 +304,12 @@ impl Spin {
 
     /// Whether a yield has run others.
     pub fn gave_away(&self) -> bool {
-        self.given_away > 0
+        self.yields_to_others > 0
     }
 
     /// Whether others need the core.
     pub fn was_crowded(&self) -> bool {
-        self.given_away >= GIVEN_AWAY
+        self.yields_to_others >= MOST_YIELDS_TO_OTHERS
     }
 
     /// Half of its time on the core; all of it where the peer most likely shares the
@@ -314,7 +321,7 @@ impl Spin {
 
     /// Its time on the core until `now`.
     pub fn spent(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.began).saturating_sub(self.away)
+        now.saturating_sub(self.began).saturating_sub(self.yielded_time)
     }
 }
 
@@ -364,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_where_the_other_end_tries() {
+    fn a_pause_ends_if_the_peer_tries() {
         for finds in [true, false] {
             let mut policy = Policy { skip: 100, pause: 128, ..Policy::new() };
             assert!(policy.begin(US, Peer::Woken).is_none());
@@ -373,21 +380,21 @@ mod tests {
                 policy.found(&spin, US);
             } else {
                 policy.missed(&spin, spin.until);
-                assert!(policy.begin(US, Peer::Awake).is_none(), "it is not tried again");
+                assert!(policy.begin(US, Peer::Awake).is_none(), "it does not spin again");
             }
             assert_eq!(pause(&mut policy), if finds { 0 } else { 97 });
         }
     }
 
     #[test]
-    fn what_is_found_at_once_counts_as_well() {
-        for (peer, through, credit) in [
+    fn a_find_at_once_counts_as_well() {
+        for (peer, is_channel, credit) in [
             (Peer::Unknown, false, 25_000),
             (Peer::Awake, false, 25_000),
             (Peer::Woken, false, 0),
             (Peer::Woken, true, 25_000),
         ] {
-            let mut policy = Policy { skip: 100, through, ..Policy::new() };
+            let mut policy = Policy { skip: 100, is_channel, ..Policy::new() };
             policy.found_at_once(peer);
             assert_eq!((policy.credit, pause(&mut policy)), (credit, 0));
         }
@@ -406,37 +413,37 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_woken_is_given_time_to() {
+    fn a_woken_peer_gets_time_to_wake_up() {
         let mut policy = Policy::new();
         let until = |policy: &mut Policy, peer| policy.begin(US, peer).unwrap().until - US;
         let [one, two] =
             [Peer::Awake, Peer::Unknown.sent(true).sent(false)].map(|peer| until(&mut policy, peer));
-        assert_eq!((one, two), (2 * WAKE_UP_GUESS, 3 * WAKE_UP_GUESS));
+        assert_eq!((one, two), (2 * WAKE_UP_INITIAL, 3 * WAKE_UP_INITIAL));
     }
 
     #[test]
     fn a_queue_for_the_core_is_no_wake_up() {
         let mut policy = Policy::new();
-        for seen in 0..2 * SEEN as u32 {
-            policy.woke(if seen % 2 == 0 { 10 * US } else { 3000 * US });
+        for sample in 0..2 * MEASURED as u32 {
+            policy.woke(if sample % 2 == 0 { 10 * US } else { 3000 * US });
         }
         assert_eq!(policy.wake_up, 10 * US);
         // Nor does it matter which clock is wrong.
-        (0..SEEN).for_each(|_| policy.woke(Duration::MAX / 64));
-        assert_eq!(policy.wake_up, WAKE_UP_MOST);
-        (0..SEEN).for_each(|_| policy.woke(Duration::ZERO));
-        assert_eq!(policy.wake_up, WAKE_UP_LEAST);
+        (0..MEASURED).for_each(|_| policy.woke(Duration::MAX / 64));
+        assert_eq!(policy.wake_up, WAKE_UP_MAX);
+        (0..MEASURED).for_each(|_| policy.woke(Duration::ZERO));
+        assert_eq!(policy.wake_up, WAKE_UP_MIN);
     }
 
     #[test]
-    fn the_core_is_given_to_the_other_end() {
+    fn the_core_is_yielded_to_the_peer() {
         let mut policy = Policy::new();
         let mut spin = policy.begin(US, Peer::Unknown).unwrap();
         assert_eq!(spin.next(US), Next::Yield);
-        (0..SHARES).for_each(|_| policy.yielded(&mut spin, US, US + RAN_OTHERS / 2));
+        (0..UNSHARED_AFTER).for_each(|_| policy.yielded(&mut spin, US, US + RAN_OTHERS / 2));
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Look);
-        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + ALONE), Next::Yield);
-        for _ in 0..GIVEN_AWAY {
+        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + UNSHARED), Next::Yield);
+        for _ in 0..MOST_YIELDS_TO_OTHERS {
             assert_eq!(spin.next(US), Next::Yield);
             policy.yielded(&mut spin, US, 11 * US);
         }
@@ -447,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_costs_more_on_a_core_that_the_other_end_shares() {
+    fn a_spin_costs_more_on_a_core_shared_with_the_peer() {
         for (ran, credit) in [(RAN_OTHERS / 2, 23_000), (10 * US, 21_000)] {
             let mut policy = Policy::new();
             let mut spin = policy.begin(US, Peer::Unknown).unwrap();
@@ -458,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn others_at_work_are_met_rarely() {
+    fn yields_to_busy_threads_are_rare() {
         let mut policy = Policy::new();
         let mut spin = policy.begin(US, Peer::Unknown).unwrap();
         let back = 3001 * US;
@@ -469,17 +476,17 @@ mod tests {
         // Nor does one begin if a sleeping thread waits in the same queue; it does not
         // count for a pause.
         let mut queues = Policy { skip: 3, ..policy };
-        (0..SEEN).for_each(|_| queues.woke(CROWDED));
+        (0..MEASURED).for_each(|_| queues.woke(CROWDED));
         assert!(queues.begin(back, Peer::Awake).is_none() && queues.skip == 3);
         // An explicit length is observed.
         assert_eq!(policy.spin(back, 1000 * US).until, back + 1000 * US);
         let later = back + 3000 * US * CROWDED_FOR;
-        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
+        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + UNSHARED), Next::Yield);
         // A debugger stopped the process for an hour.
         let mut spin = policy.begin(later, Peer::Unknown).unwrap();
         let back = later + Duration::from_secs(3600);
         policy.yielded(&mut spin, later, back);
-        let later = back + SLICE_MOST * CROWDED_FOR;
-        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + ALONE), Next::Yield);
+        let later = back + LONGEST_SLICE * CROWDED_FOR;
+        assert_eq!(policy.begin(later, Peer::Unknown).unwrap().next(later + UNSHARED), Next::Yield);
     }
 }

@@ -74,14 +74,14 @@ impl Reason {
         *Reason::ALL.first_chunk().expect("the monitor's are the first");
 
     /// The reason of a number.
-    pub(crate) fn of_number(number: u32) -> Option<Reason> {
+    pub(crate) fn from_number(number: u32) -> Option<Reason> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
         Reason::ALL.get(index).copied()
     }
 
     /// The monitor's reason of a number.
-    pub(crate) fn of_monitor(number: u32) -> Option<Reason> {
-        Reason::of_number(number).filter(|reason| Reason::OF_MONITOR.contains(reason))
+    pub(crate) fn from_monitor(number: u32) -> Option<Reason> {
+        Reason::from_number(number).filter(|reason| Reason::OF_MONITOR.contains(reason))
     }
 
     /// Its index in [`Reason::ALL`].
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_places() {
-        for (place, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason.index(), place);
-            let number = place as u32 + 1;
-            assert_eq!(Reason::of_number(number), Some(reason));
-            assert_eq!(Reason::of_monitor(number), Reason::OF_MONITOR.get(place).copied());
+    fn numbers_are_indices() {
+        for (index, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            let number = index as u32 + 1;
+            assert_eq!(Reason::from_number(number), Some(reason));
+            assert_eq!(Reason::from_monitor(number), Reason::OF_MONITOR.get(index).copied());
         }
-        assert_eq!((Reason::of_monitor(0), Reason::of_monitor(u32::MAX)), (None, None));
+        assert_eq!((Reason::from_monitor(0), Reason::from_monitor(u32::MAX)), (None, None));
     }
 }

@@ -22,7 +22,7 @@ const PACKET: usize = SECRET + NAME_BYTES;
 /// Processes that may connect before the recorder accepts one.
 const BACKLOG: i32 = 4096;
 /// How long a process that ends waits for its summary to be printed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A recorder's address, and a secret with which processes prove their origin: the value
 /// of MEGAPIPE_STATS. Every user sees the names of abstract sockets, but not the
@@ -78,7 +78,7 @@ impl Address {
     ///
     /// The recorder cannot be reached.
     pub fn begin(&self, name: Name, memory: BorrowedFd<'_>) -> io::Result<()> {
-        self.say(name, &[memory]).map(drop)
+        self.send(name, &[memory]).map(drop)
     }
 
     /// This process ends: returns when its summary is printed, or after a second.
@@ -87,8 +87,8 @@ impl Address {
     ///
     /// As for [`Address::begin`].
     pub fn end(&self) -> io::Result<()> {
-        let socket = self.say(Name::new(""), &[])?;
-        let until = Instant::now() + PATIENCE;
+        let socket = self.send(Name::new(""), &[])?;
+        let until = Instant::now() + END_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -100,7 +100,7 @@ impl Address {
         }
     }
 
-    fn say(&self, name: Name, descriptors: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    fn send(&self, name: Name, descriptors: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
         let mut bytes = [0; PACKET];
         bytes[..SECRET].copy_from_slice(&self.secret);
         bytes[SECRET..].copy_from_slice(name.as_bytes());
@@ -118,7 +118,7 @@ impl Address {
         // One byte more than is valid.
         let mut bytes = [0; PACKET + 1];
         let received = packet::receive(socket, &mut bytes)?;
-        let name = bytes[SECRET..PACKET].first_chunk().map(|name| Name::of_bytes(*name));
+        let name = bytes[SECRET..PACKET].first_chunk().map(|name| Name::from_bytes(*name));
         let is_known = received.len == PACKET && bytes[..SECRET] == self.secret;
         let [memory, ..] = received.descriptors;
         Ok(name.filter(|_| is_known).map(|name| match memory {
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whoever_was_told_the_address_is_heard() {
+    fn only_processes_with_the_address_are_accepted() {
         let address = Address::random(std::array::from_fn(|place| {
             (place as u8).wrapping_add(std::process::id() as u8)
         }));
@@ -170,16 +170,16 @@ mod tests {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }
         let listener = address.listen().unwrap();
-        let hear = || {
+        let receive = || {
             let socket = packet::accept(listener.as_fd()).unwrap();
             address.hear(socket.as_fd()).unwrap()
         };
         let memory = std::fs::File::open("/dev/null").unwrap();
         address.begin(Name::new("redis"), memory.as_fd()).unwrap();
-        assert!(matches!(hear(), Some(Said::Begins { name, .. }) if name.to_string() == "redis"));
+        assert!(matches!(receive(), Some(Said::Begins { name, .. }) if name.to_string() == "redis"));
         let stranger = Address { secret: [0; SECRET], ..address };
         stranger.begin(Name::new("redis"), memory.as_fd()).unwrap();
-        assert!(hear().is_none());
+        assert!(receive().is_none());
         let ending = std::thread::spawn(move || address.end());
         let socket = loop {
             if let Ok(socket) = packet::accept(listener.as_fd()) {

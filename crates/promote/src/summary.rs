@@ -204,7 +204,7 @@ impl Summary {
     /// Why a peer's program keeps a connection on TCP, while one has that reason.
     pub fn declined(&self) -> Option<Reason> {
         let number = self.declined.try_into().ok().filter(|_| self.reasons[Reason::NoPeer.index()] > 0);
-        number.and_then(Reason::of_number)
+        number.and_then(Reason::from_number)
     }
 
     /// Writes it, in lines. `users`: this user and the one of [`Summary::other_user`],
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_memory_are_all_connections() {
+    fn reasons_and_promotions_are_all_connections() {
         let counters = Counters::new();
         for (counter, number) in counters.all().zip(1..) {
             counter.store(number, Ordering::Relaxed);
@@ -306,7 +306,7 @@ mod tests {
         summary.write(&mut text, "name", 7, Some([&"me", &"postgres"])).unwrap();
         assert!(text.ends_with(": sudo megapipe setup --allow me:postgres\n"), "{text}");
         summary.other_user = 8;
-        assert_eq!(summary.other_user(), None, "no connection has that word any more");
+        assert_eq!(summary.other_user(), None, "no connection has that reason any more");
         summary.reasons[Reason::OtherUser.index()] = 1;
         assert_eq!(summary.other_user(), Some(7));
         text.clear();

@@ -15,13 +15,13 @@ use crate::wire::view::{self, Allowed, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
 
 /// How long a monitor may take for the next packet.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PACKET_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bounds of one answer, against a hostile monitor: packets, pages without progress, and
 /// time. An honest monitor makes no progress only while its records find no room, which
 /// the next query has made.
 const MOST_PACKETS: usize = 1 << 20;
 const MOST_STANDSTILLS: usize = 16;
-const WITHIN: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a query failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum ViewError {
     #[error("the monitor's answer has no end")]
     Endless,
     /// No answer arrived.
-    #[error("the monitor has not answered for {} seconds", PATIENCE.as_secs())]
+    #[error("the monitor has not answered for {} seconds", PACKET_TIMEOUT.as_secs())]
     Silent,
 }
 
@@ -102,9 +102,9 @@ impl Viewer {
         let hello = ClientMessage::Hello { version_min, version_max, name: Name::new(name) };
         // A monitor that rejected us at once has sent the reason, which is received
         // below.
-        let _ = viewer.say(hello);
+        let _ = viewer.send(hello);
         let mut bytes = [0; MOST_BYTES];
-        match MonitorMessage::decode(viewer.hear(&mut bytes)?)? {
+        match MonitorMessage::decode(viewer.receive(&mut bytes)?)? {
             // The page is for clients with connections.
             MonitorMessage::Welcome { .. } => Ok(viewer),
             MonitorMessage::Refuse { reason, .. } => Err(ViewError::Refused(reason)),
@@ -134,15 +134,15 @@ impl Viewer {
         let mut bytes = [0; MOST_BYTES];
         let mut from = Some(view::Place::FIRST);
         let (mut packets, mut standstills) = (0, 0);
-        let until = Instant::now() + WITHIN;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         while let Some(place) = from {
-            self.say(ClientMessage::Query { from: place })?;
+            self.send(ClientMessage::Query { from: place })?;
             from = loop {
                 packets += 1;
                 if packets > MOST_PACKETS || standstills > MOST_STANDSTILLS || Instant::now() > until {
                     return Err(ViewError::Endless);
                 }
-                let packet = self.hear(&mut bytes)?;
+                let packet = self.receive(&mut bytes)?;
                 match Record::decode(packet)? {
                     Some(Record::Totals(record)) => totals = Some(record),
                     Some(Record::Loop(record)) => loops.push(record),
@@ -174,25 +174,25 @@ impl Viewer {
     ///
     /// As for `look`.
     pub fn allowed(&self, user: u32) -> Result<Option<Allowed>, ViewError> {
-        self.say(ClientMessage::AskPolicy { user })?;
+        self.send(ClientMessage::AskPolicy { user })?;
         let mut bytes = [0; MOST_BYTES];
-        let packet = self.hear(&mut bytes)?;
+        let packet = self.receive(&mut bytes)?;
         let allowed = match Record::decode(packet)? {
             Some(Record::Allowed(allowed)) if allowed.user == user => allowed,
             Some(_) => return Err(ViewError::Strange),
-            None => return end(packet).map(|()| None),
+            None => return expect_end(packet).map(|()| None),
         };
-        end(self.hear(&mut bytes)?)?;
+        expect_end(self.receive(&mut bytes)?)?;
         Ok(Some(allowed))
     }
 
-    fn say(&self, message: ClientMessage) -> Result<(), ViewError> {
+    fn send(&self, message: ClientMessage) -> Result<(), ViewError> {
         // One query at a time always finds room.
         Ok(packet::send(self.socket.as_fd(), message.encode().as_bytes(), &[])?)
     }
 
-    fn hear<'a>(&self, bytes: &'a mut [u8; MOST_BYTES]) -> Result<&'a [u8], ViewError> {
-        let until = Instant::now() + PATIENCE;
+    fn receive<'a>(&self, bytes: &'a mut [u8; MOST_BYTES]) -> Result<&'a [u8], ViewError> {
+        let until = Instant::now() + PACKET_TIMEOUT;
         let received = loop {
             match packet::receive(self.socket.as_fd(), bytes) {
                 Ok(received) => break received,
@@ -218,7 +218,7 @@ impl Viewer {
 }
 
 /// Checks the last packet of an answer.
-fn end(packet: &[u8]) -> Result<(), ViewError> {
+fn expect_end(packet: &[u8]) -> Result<(), ViewError> {
     match MonitorMessage::decode(packet)? {
         MonitorMessage::End { next: None } => Ok(()),
         MonitorMessage::Refuse { reason: Reason::Version, .. } => Err(ViewError::Unknown),

@@ -173,7 +173,7 @@ impl ClientMessage {
                 if version_min > version_max {
                     return Err(DecodeError::Range(version_min, version_max));
                 }
-                ClientMessage::Hello { version_min, version_max, name: Name::of_bytes(fields.take()) }
+                ClientMessage::Hello { version_min, version_max, name: Name::from_bytes(fields.bytes()) }
             }
             OFFER => {
                 fields.expect(8)?;
@@ -264,7 +264,7 @@ impl MonitorMessage {
                 fields.expect(12)?;
                 let token = Token::new(fields.u64());
                 let number = fields.u32();
-                let reason = Reason::of_monitor(number).ok_or(DecodeError::Reason(number))?;
+                let reason = Reason::from_monitor(number).ok_or(DecodeError::Reason(number))?;
                 MonitorMessage::Refuse { token, reason }
             }
             PEER => {
@@ -308,7 +308,7 @@ mod tests {
                 ClientMessage::Hello {
                     version_min: a.min(b),
                     version_max: a.max(b),
-                    name: Name::of_bytes(name),
+                    name: Name::from_bytes(name),
                 }
             }),
             token().prop_map(|token| ClientMessage::Offer { token }),
@@ -361,14 +361,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn client_messages_come_back(message in client_message()) {
+        fn client_messages_round_trip(message in client_message()) {
             let packet = message.encode();
             prop_assert!(packet.as_bytes().len() <= MOST_BYTES);
             prop_assert_eq!(ClientMessage::decode(packet.as_bytes()), Ok(message));
         }
 
         #[test]
-        fn monitor_messages_come_back(message in monitor_message()) {
+        fn monitor_messages_round_trip(message in monitor_message()) {
             prop_assert_eq!(MonitorMessage::decode(message.encode().as_bytes()), Ok(message));
         }
 
@@ -399,7 +399,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_of_a_message_is_none(message in client_message(), cut in any::<prop::sample::Index>()) {
+        fn a_truncated_message_is_refused(message in client_message(), cut in any::<prop::sample::Index>()) {
             let packet = message.encode();
             let len = cut.index(packet.as_bytes().len());
             prop_assert!(ClientMessage::decode(&packet.as_bytes()[..len]).is_err());
@@ -417,17 +417,17 @@ mod tests {
     #[test]
     fn each_defect_has_its_name() {
         let good = ClientMessage::Offer { token: Token(1) }.encode();
-        let spoilt = |at: usize, value: u8| {
+        let corrupted = |at: usize, value: u8| {
             let mut bytes = good.as_bytes().to_vec();
             bytes[at] = value;
             ClientMessage::decode(&bytes).unwrap_err()
         };
         assert_eq!(ClientMessage::decode(&[]).unwrap_err(), DecodeError::Short(0));
-        assert_eq!(spoilt(0, GRANT as u8), DecodeError::Type(GRANT));
-        assert_eq!(spoilt(0, HELLO as u8), DecodeError::Size { kind: HELLO, found: 16, expected: 48 });
-        assert_eq!(spoilt(2, 2), DecodeError::Version(2));
-        assert_eq!(spoilt(4, 17), DecodeError::Length { found: 16, claimed: 17 });
-        assert_eq!(spoilt(8, 0), DecodeError::Token);
+        assert_eq!(corrupted(0, GRANT as u8), DecodeError::Type(GRANT));
+        assert_eq!(corrupted(0, HELLO as u8), DecodeError::Size { kind: HELLO, found: 16, expected: 48 });
+        assert_eq!(corrupted(2, 2), DecodeError::Version(2));
+        assert_eq!(corrupted(4, 17), DecodeError::Length { found: 16, claimed: 17 });
+        assert_eq!(corrupted(8, 0), DecodeError::Token);
         assert_eq!(Name::new("a name that is longer than thirty-two bytes").to_string().len(), NAME_BYTES);
         assert_eq!(Name::new("tab\tö").to_string(), "tab???");
     }

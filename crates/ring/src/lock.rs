@@ -26,7 +26,7 @@ pub enum Acquired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
     /// The caller's own thread holds it: a signal handler interrupted it, or the id is
-    /// that of a dead thread. The caller can tell which.
+    /// that of a dead thread. The caller can distinguish these.
     #[error("the calling thread already holds this direction of the connection")]
     Own,
     /// The caller gave up.

@@ -1,5 +1,5 @@
-//! Loop pages: which waiters of a loop sleep, and which of these sleeps were woken
-//! already.
+//! Loop pages: which waiters of a loop sleep, and which of these sleeps were ended by a
+//! wake-up already.
 
 #[cfg(not(ring_loom))]
 use std::ptr::NonNull;

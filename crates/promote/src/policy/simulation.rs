@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use super::{Next, PAUSE_MOST, Peer, Policy, SEEN, Spin, WAKE_UP_LEAST, WAKE_UP_MOST};
+use super::{LONGEST_PAUSE, MEASURED, Next, Peer, Policy, Spin, WAKE_UP_MAX, WAKE_UP_MIN};
 
 /// Microseconds: to write a message into a ring, to consume it, to wake the peer, to fall
 /// asleep, to be woken, and for a yield without and with another thread to run.
 const SEND: f64 = 0.15;
-const TAKE: f64 = 0.1;
-const RING: f64 = 0.6;
+const CONSUME: f64 = 0.1;
+const WAKE: f64 = 0.6;
 const FALL_ASLEEP: f64 = 1.0;
 const WOKEN: f64 = 2.0;
 const YIELD: f64 = 0.35;
@@ -85,22 +85,22 @@ enum Start {
 impl Machine {
     fn policies(self) -> [Policy; 2] {
         let new = if self.channels { Policy::of_channel() } else { Policy::new() };
-        let believed = match self.start {
+        let measured = match self.start {
             Start::Nothing => return [new; 2],
-            Start::TooShort => WAKE_UP_LEAST,
-            Start::TooLong => WAKE_UP_MOST,
+            Start::TooShort => WAKE_UP_MIN,
+            Start::TooLong => WAKE_UP_MAX,
             Start::Paused | Start::OnePaused => time(self.wake_up),
         };
         let pauses = match self.start {
-            Start::Paused | Start::TooShort => [PAUSE_MOST, PAUSE_MOST / 2],
-            Start::OnePaused => [0, PAUSE_MOST],
+            Start::Paused | Start::TooShort => [LONGEST_PAUSE, LONGEST_PAUSE / 2],
+            Start::OnePaused => [0, LONGEST_PAUSE],
             Start::Nothing | Start::TooLong => [0; 2],
         };
         pauses.map(|skip| {
-            let pause = if skip > 0 { PAUSE_MOST } else { 1 };
+            let pause = if skip > 0 { LONGEST_PAUSE } else { 1 };
             let mut policy = new;
             (policy.skip, policy.pause) = (skip, pause);
-            (0..SEEN).for_each(|_| policy.woke(believed));
+            (0..MEASURED).for_each(|_| policy.woke(measured));
             policy
         })
     }
@@ -126,7 +126,7 @@ fn time(microseconds: f64) -> Duration {
 /// The result of one wait from `began` on for a message that arrives at `comes`: when it
 /// is found, or since when the endpoint sleeps.
 enum Waited {
-    Met(f64),
+    Found(f64),
     Asleep(f64),
 }
 
@@ -144,7 +144,7 @@ fn wait(
     loop {
         if now >= comes {
             policy.found(&spin, time(now));
-            return Waited::Met(now);
+            return Waited::Found(now);
         }
         match spin.next(time(now)) {
             Next::Look => {
@@ -193,16 +193,16 @@ fn two_cores(machine: Machine, think: Think, spins: bool) -> Outcome {
             let asleep = match spin {
                 None => began,
                 Some(spin) => match wait(peer, spin, began, now, contested, &mut random, &mut cpu) {
-                    Waited::Met(at) => {
+                    Waited::Found(at) => {
                         waits[me] = (now, policies[me].begin(time(now), Peer::Awake).filter(|_| spins));
-                        now = at.max(now) + TAKE;
+                        now = at.max(now) + CONSUME;
                         continue;
                     }
                     Waited::Asleep(since) => since,
                 },
             };
-            now += RING;
-            cpu += RING + FALL_ASLEEP + WOKEN;
+            now += WAKE;
+            cpu += WAKE + FALL_ASLEEP + WOKEN;
             let wake_up = machine.wake_up * random.between(0.75, 1.25);
             let woke = now.max(asleep + FALL_ASLEEP) + wake_up;
             policies[1 - me].woke(time(woke - now));
@@ -236,7 +236,7 @@ fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
         let peer = if away.1.is_some() { Peer::Awake } else { Peer::Woken };
         let called = now;
         if peer == Peer::Woken {
-            now += RING;
+            now += WAKE;
         }
         // It waits for the answer.
         let evidence = if rings { peer } else { Peer::Unknown };
@@ -268,7 +268,7 @@ fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
                 }
             }
         }
-        now += TAKE;
+        now += CONSUME;
         away = (gave, spin);
     }
     (now - half_time) / (ROUND_TRIPS / 2) as f64
@@ -313,7 +313,7 @@ fn a_closed_loop_gains_or_loses_little() {
 }
 
 #[test]
-fn what_was_believed_before_costs_no_time() {
+fn earlier_measurements_cost_no_time() {
     for wake_up in [30.0, 100.0, 300.0] {
         for think in [Think::For(1.0), Think::For(20.0), Think::For(1000.0), Think::Mostly] {
             let (fresh, _) = ratios(Machine::new(wake_up), think);

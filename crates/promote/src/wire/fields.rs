@@ -40,7 +40,7 @@ impl<const N: usize> Text<N> {
     }
 
     /// A text of received bytes.
-    pub const fn of_bytes(bytes: [u8; N]) -> Self {
+    pub const fn from_bytes(bytes: [u8; N]) -> Self {
         Text(bytes)
     }
 

@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Size { kind: self.kind, found: HEADER + self.fields.len(), expected: HEADER + len })
     }
 
-    pub(super) fn take<const N: usize>(&mut self) -> [u8; N] {
+    pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         match self.fields.split_first_chunk::<N>() {
             Some((field, rest)) => {
                 self.fields = rest;
@@ -149,11 +149,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
+        u32::from_le_bytes(self.bytes())
     }
 
     pub(super) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
+        u64::from_le_bytes(self.bytes())
     }
 
     pub(super) fn token(&mut self) -> Result<Token, DecodeError> {
@@ -162,6 +162,6 @@ impl<'a> Reader<'a> {
 
     pub(super) fn reason(&mut self) -> Result<Reason, DecodeError> {
         let number = self.u32();
-        Reason::of_number(number).ok_or(DecodeError::Reason(number))
+        Reason::from_number(number).ok_or(DecodeError::Reason(number))
     }
 }

@@ -319,7 +319,7 @@ impl Loop {
             pid: fields.u32(),
             uid: fields.u32(),
             gid: fields.u32(),
-            name: Name::of_bytes(fields.take()),
+            name: Name::from_bytes(fields.bytes()),
             number: fields.u64(),
             age_ms: fields.u64(),
             waiting: fields.u64(),
@@ -416,7 +416,7 @@ impl Allowed {
             conditional: fields.u32(),
             count: fields.u32(),
             users: std::array::from_fn(|_| fields.u32()),
-            source: Text::of_bytes(fields.take()),
+            source: Text::from_bytes(fields.bytes()),
         })
     }
 }
@@ -439,8 +439,8 @@ fn write_address(packet: Record256, address: SocketAddr) -> Record256 {
 
 /// Mapped IPv4 addresses become IPv4 addresses; scopes are not sent.
 fn read_address(fields: &mut Reader<'_>) -> SocketAddr {
-    let ip = IpAddr::V6(Ipv6Addr::from(fields.take::<16>())).to_canonical();
-    SocketAddr::new(ip, u16::from_le_bytes(fields.take()))
+    let ip = IpAddr::V6(Ipv6Addr::from(fields.bytes::<16>())).to_canonical();
+    SocketAddr::new(ip, u16::from_le_bytes(fields.bytes()))
 }
 
 #[cfg(test)]
@@ -458,7 +458,7 @@ pub(super) mod tests {
         /// Records have many fields: bytes that decode must encode to exactly the same
         /// bytes, and every field but the flags may have any value.
         #[test]
-        fn records_come_back(kind in 1u32..5, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
+        fn records_round_trip(kind in 1u32..5, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
             let (len, flags) = match kind {
                 TOTALS => (8 + TOTALS_BYTES, 20),
                 LOOP => (8 + LOOP_BYTES, 12),

@@ -1,4 +1,4 @@
-//! An endpoint is demoted, to a program that knows of no ring.
+//! An endpoint is demoted, for a program without ring support.
 
 use super::*;
 

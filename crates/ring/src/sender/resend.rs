@@ -1,5 +1,5 @@
-//! What a sender does once one of the two endpoints is demoted, to a program that knows
-//! of no ring: it resends the ring bytes that the peer did not consume, or returns the
+//! What a sender does once one of the two endpoints is demoted, for a program without
+//! ring support: it resends the ring bytes that the peer did not consume, or returns the
 //! bytes that it did not consume itself.
 
 use super::Sender;

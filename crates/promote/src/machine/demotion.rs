@@ -30,7 +30,7 @@ impl Machine {
     /// Whether copies are due before a [`Self::spill`]: the peer may be about to hand the
     /// connection over, which few do, and early. True once.
     pub fn is_first_spill(&mut self) -> bool {
-        std::mem::replace(&mut self.is_young, false)
+        std::mem::replace(&mut self.never_spilled, false)
     }
 
     /// See [`ring::Sender::peek_copies`].
@@ -158,7 +158,7 @@ impl Machine {
         self.end.sender.sent_again(count)
     }
 
-    /// Demotes this endpoint: a program that knows of no ring gets the kernel connection.
+    /// Demotes this endpoint: a program without ring support gets the kernel connection.
     /// The peer resends the unread bytes. [`Self::wakes_to_leave`], [`Self::end_sending`]
     /// and [`Self::leaving`] follow.
     pub fn leave(&mut self) {
