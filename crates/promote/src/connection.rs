@@ -48,20 +48,20 @@ impl OwnLoop {
 
     /// See [`LoopPage::sleep`].
     #[inline]
-    pub fn sleep(&self, sleeper: u32) {
-        self.page.sleep(sleeper);
+    pub fn sleep(&self, waiter: u32) {
+        self.page.sleep(waiter);
     }
 
     /// See [`LoopPage::asleep`].
     #[cold]
-    pub fn asleep(&self, sleeper: u32) -> u32 {
-        self.page.asleep(sleeper)
+    pub fn asleep(&self, waiter: u32) -> u32 {
+        self.page.asleep(waiter)
     }
 
     /// See [`LoopPage::wake`].
     #[inline]
-    pub fn wake(&self, sleeper: u32) {
-        self.page.wake(sleeper);
+    pub fn wake(&self, waiter: u32) {
+        self.page.wake(waiter);
     }
 }
 
@@ -154,9 +154,9 @@ impl Connection {
         peer: SharedMapping,
         written: u64,
         consumed: u64,
-        sleeper: u32,
+        waiter: u32,
     ) -> Result<Connection, AdoptError> {
-        Connection::adopt(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, sleeper))
+        Connection::adopt(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, waiter))
     }
 
     fn adopt(

@@ -41,19 +41,19 @@ pub struct Machine {
     /// Stays on TCP from here on.
     demoted: bool,
     /// How many of the kernel's bytes the peer had consumed at the last of the sends that
-    /// `patience` counts, or may have consumed at the promotion.
+    /// `kernel_sends_left` counts, or may have consumed at the promotion.
     peer_consumed: u64,
     /// The ring was never full.
     never_spilled: bool,
     /// Remaining sends that wait for the peer to read the earlier bytes from the kernel.
-    patience: u8,
+    kernel_sends_left: u8,
 }
 
 /// The most sends that stay on the kernel, although the ring could be used, while the
 /// peer keeps reading. A peer that is demoted with unread bytes on both paths may have to
 /// reset the connection. A program that was handed a connection is mostly demoted before
 /// it reads much. But a stream may always have some unread bytes.
-const PATIENCE: u8 = 16;
+const MOST_KERNEL_SENDS: u8 = 16;
 
 impl Machine {
     /// The endpoint that owns `own`, at a time when the kernel has accepted `written`
@@ -70,7 +70,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// As [`Self::new`], but this endpoint waits for wake-ups; `sleeper` is the waiter
+    /// As [`Self::new`], but this endpoint waits for wake-ups; `waiter` is the one
     /// that polls it when it is hot (see [`Self::looked_at_by`]).
     ///
     /// # Errors
@@ -81,10 +81,10 @@ impl Machine {
         peer: PeerSegment,
         written: u64,
         consumed: u64,
-        sleeper: u32,
+        waiter: u32,
     ) -> Result<Machine, Corrupt> {
         let mut machine = Machine::new_unaware(own, peer, written, consumed)?;
-        machine.end.receiver.looked_at_by(sleeper, WakeUp::Tcp);
+        machine.end.receiver.looked_at_by(waiter, WakeUp::Tcp);
         // No bytes can be unread: the peer uses its ring only once it is permitted to.
         machine.end.receiver.arm(WakeUp::Tcp)?;
         machine.end.receiver.mark_aware();
@@ -102,7 +102,7 @@ impl Machine {
             demoted: false,
             peer_consumed: written,
             never_spilled: true,
-            patience: PATIENCE,
+            kernel_sends_left: MOST_KERNEL_SENDS,
         })
     }
 
@@ -175,14 +175,14 @@ impl Machine {
             return Ok(false);
         }
         let sender = &self.end.sender;
-        if self.patience > 0
+        if self.kernel_sends_left > 0
             && sender.is_in_first_part()
             && sender.peer_is_aware()
             && !sender.kernel_bytes_were_taken()
         {
-            let took = sender.peer_took_of_kernel();
-            self.patience -= u8::from(took > self.peer_consumed);
-            self.peer_consumed = self.peer_consumed.max(took);
+            let consumed = sender.peer_took_of_kernel();
+            self.kernel_sends_left -= u8::from(consumed > self.peer_consumed);
+            self.peer_consumed = self.peer_consumed.max(consumed);
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;
@@ -553,8 +553,8 @@ impl Machine {
 
     /// Sets the waiter of the loop page that polls this endpoint while it is hot. To be
     /// called only while it is armed or masked.
-    pub fn looked_at_by(&mut self, sleeper: u32, by: WakeUp) {
-        self.end.receiver.looked_at_by(sleeper, by);
+    pub fn looked_at_by(&mut self, waiter: u32, by: WakeUp) {
+        self.end.receiver.looked_at_by(waiter, by);
     }
 
     /// This endpoint waits for wake-ups from here on. True: bytes are available already,

@@ -95,7 +95,7 @@ pub struct Policy {
     /// Remaining yields that yield the core at once, since one of them ran another thread
     /// for a while: a fair scheduler runs that thread only when it has had less time than
     /// this one.
-    shares: u8,
+    eager_yields: u8,
     /// Other threads use the core until then.
     crowded_until: Duration,
     /// See [`Policy::of_channel`].
@@ -144,7 +144,7 @@ impl Policy {
             skip: 0,
             pause: 1,
             tried: false,
-            shares: UNSHARED_AFTER,
+            eager_yields: UNSHARED_AFTER,
             crowded_until: Duration::ZERO,
             is_channel: false,
         }
@@ -186,7 +186,7 @@ impl Policy {
     pub fn spin(&self, now: Duration, length: Duration) -> Spin {
         let unshared = match () {
             () if now < self.crowded_until => length,
-            () if self.shares > 0 => Duration::ZERO,
+            () if self.eager_yields > 0 => Duration::ZERO,
             () => UNSHARED,
         };
         let (until, unshared_until) = (now.saturating_add(length), now.saturating_add(unshared));
@@ -205,7 +205,7 @@ impl Policy {
     pub fn yielded(&mut self, spin: &mut Spin, began: Duration, now: Duration) {
         let took = now.saturating_sub(began);
         let ran_the_peer = (RAN_OTHERS..CROWDED).contains(&took);
-        self.shares = if ran_the_peer { UNSHARED_AFTER } else { self.shares.saturating_sub(1) };
+        self.eager_yields = if ran_the_peer { UNSHARED_AFTER } else { self.eager_yields.saturating_sub(1) };
         if took > RAN_OTHERS {
             spin.yielded_time += took;
             spin.yields_to_others += 1;

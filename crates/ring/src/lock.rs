@@ -128,8 +128,8 @@ impl Lock {
     /// A process closes this endpoint. True: it was the last one.
     pub fn drops_holder(&self) -> bool {
         let forks = &self.segment.header().forks;
-        let taken = forks.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |forks| forks.checked_sub(1));
-        taken.is_err()
+        let updated = forks.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |forks| forks.checked_sub(1));
+        updated.is_err()
     }
 
     /// Whether other processes than the caller's hold it.

@@ -47,12 +47,12 @@ pub(crate) fn publish(own: &Header, number: u32, opening: Opening) {
     own.parts_published.store(number.wrapping_add(1), Ordering::Release);
 }
 
-/// The number of unread records of `peer`, of which `taken` were read; at most as many as
+/// The number of unread records of `peer`, of which `passed` were read; at most as many as
 /// there may be.
 #[inline]
-pub(crate) fn unread(peer: &Header, taken: u32) -> Result<u32, Corrupt> {
+pub(crate) fn unread(peer: &Header, passed: u32) -> Result<u32, Corrupt> {
     // PART-PAIR: acquire the records.
-    let unread = peer.parts_published.load(Ordering::Acquire).wrapping_sub(taken);
+    let unread = peer.parts_published.load(Ordering::Acquire).wrapping_sub(passed);
     if unread > MAX_UNREAD_RECORDS { Err(Corrupt::Parts) } else { Ok(unread) }
 }
 

@@ -399,16 +399,16 @@ impl Receiver {
         &mut self,
         buffers: impl IntoIterator<Item = &'a mut [u8]>,
     ) -> Result<usize, Corrupt> {
-        let mut taken = 0;
+        let mut consumed = 0;
         for buffer in buffers {
             let wanted = buffer.len();
             let available = self.read(buffer)?;
-            taken += available;
+            consumed += available;
             if available < wanted {
                 break;
             }
         }
-        Ok(taken)
+        Ok(consumed)
     }
 
     /// As [`Receiver::read`], from behind the first `skip` bytes, without consuming them.
@@ -507,9 +507,9 @@ impl Receiver {
         let start = peer.copied_at.load(Ordering::Acquire);
         let same = peer.copied.load(Ordering::Relaxed) == word;
         let copied = u64::from(word & COPIES_MOST);
-        let untaken = self.tail.wrapping_sub(self.head);
+        let unconsumed = self.tail.wrapping_sub(self.head);
         let end = start.saturating_add(copied);
-        (last && same && (1..=copied).contains(&untaken)).then(|| end.saturating_sub(untaken)..end)
+        (last && same && (1..=copied).contains(&unconsumed)).then(|| end.saturating_sub(unconsumed)..end)
     }
 
     /// The first `count` TCP-path bytes were consumed: at most as many as

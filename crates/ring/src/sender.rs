@@ -423,8 +423,8 @@ impl Sender {
         }
         // The peer may consume the copies from the kernel instead, and later bytes have
         // to follow them there.
-        let untaken = self.untaken()?;
-        if untaken > 0 && self.has_copied(untaken) {
+        let unconsumed = self.untaken()?;
+        if unconsumed > 0 && self.has_copied(unconsumed) {
             return Ok(false);
         }
         // Two: a TCP run must always be possible after this one.
@@ -473,12 +473,12 @@ impl Sender {
     fn free_records(&mut self) -> Result<u32, Corrupt> {
         // PASSED-PAIR: acquire the peer's reading of the records passed. (No model: loom
         // delays no loads.)
-        let taken = self.peer.header().parts_taken.load(Ordering::Acquire);
-        let open = self.parts.wrapping_sub(taken);
+        let passed = self.peer.header().parts_taken.load(Ordering::Acquire);
+        let open = self.parts.wrapping_sub(passed);
         if open > self.parts.wrapping_sub(self.parts_taken) {
             return Err(Corrupt::PartsTaken);
         }
-        self.parts_taken = taken;
+        self.parts_taken = passed;
         Ok(MAX_UNREAD_RECORDS - open)
     }
 
@@ -592,7 +592,7 @@ impl Sender {
         let is_unread = self.lane() == Lane::Ring
             && peer.armed.load(Ordering::Relaxed) == 0
             && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
-            && self.untaken().is_ok_and(|untaken| untaken > 0);
+            && self.untaken().is_ok_and(|unconsumed| unconsumed > 0);
         is_unread.then_some(self.head)
     }
 

@@ -81,8 +81,8 @@ impl Machine {
     #[cold]
     pub fn recall(&mut self, kernel_idle: bool) -> Result<usize, Corrupt> {
         self.demoted = true;
-        let owes = self.end.sender.recall()?;
-        if owes > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owes) }
+        let owed = self.end.sender.recall()?;
+        if owed > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owed) }
     }
 
     /// Requests the return of the demoted peer's unread bytes, if they lie on both paths;

@@ -136,27 +136,27 @@ impl Receiver {
         }
         // LEAVE-PAIR: resent bytes are not counted before the answer is stored.
         let sent = peer.sent.tcp.load(Ordering::Acquire);
-        let owes = peer.owes.load(Ordering::Acquire);
-        let answered = is_answer(owes);
+        let owed = peer.owes.load(Ordering::Acquire);
+        let answered = is_answer(owed);
         self.refresh()?;
         let peer = self.peer.header();
-        if owes == 0 && self.tail != self.head && peer.left.load(Ordering::Relaxed) != 0 {
+        if owed == 0 && self.tail != self.head && peer.left.load(Ordering::Relaxed) != 0 {
             // LEAVE-PAIR: it is about to answer, or to refuse.
             return Ok(Leaving::Wait);
         }
         let parts = peer.parts_published.load(Ordering::Relaxed);
         // Resent bytes lie behind all wake-up bytes, in the run that was opened for them.
-        let again =
+        let resent =
             (answered && parts > 0).then(|| parts::run_tcp_start(peer, parts.wrapping_sub(1))).flatten();
-        let sent = again.unwrap_or(sent);
+        let sent = resent.unwrap_or(sent);
         let unread = self.tail != self.head && !answered;
         if let Some(bells) = self.bells_before_copies() {
             return Ok(Leaving::Bells(bells));
         }
-        let finished = unread && (at_kernel == FINISHED || owes == REFUSED);
+        let finished = unread && (at_kernel == FINISHED || owed == REFUSED);
         // LEAVE-PAIR: the peer answers before its FIN, so whether it saw this demotion is
         // certain after the FIN.
-        let undecided = finished && owes == 0 && self.own.header().left.load(Ordering::Relaxed) == LEFT;
+        let undecided = finished && owed == 0 && self.own.header().left.load(Ordering::Relaxed) == LEFT;
         let in_kernel = sent.saturating_sub(self.tcp);
         Ok(match (self.lane(), self.next) {
             (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start && !answered => {
@@ -211,6 +211,6 @@ impl Receiver {
 }
 
 /// Whether `owes` is the number of bytes that were, or are to be, resent.
-fn is_answer(owes: u32) -> bool {
-    !matches!(owes, 0 | REFUSED | WANTS_BACK)
+fn is_answer(owed: u32) -> bool {
+    !matches!(owed, 0 | REFUSED | WANTS_BACK)
 }

@@ -23,11 +23,11 @@ impl Sender {
         if self.lane() != Lane::Ring {
             return Ok(0);
         }
-        let untaken = self.untaken()?;
+        let unconsumed = self.untaken()?;
         let own = self.own.header();
         let part = self.stream().wrapping_sub(parts::run_start(own, self.parts.wrapping_sub(1)));
-        let all_taken = self.head >= own.copied_tail.load(Ordering::Relaxed);
-        if untaken == 0 || untaken as u64 > part || !all_taken {
+        let all_consumed = self.head >= own.copied_tail.load(Ordering::Relaxed);
+        if unconsumed == 0 || unconsumed as u64 > part || !all_consumed {
             return Ok(0);
         }
         let number = own.copied.load(Ordering::Relaxed) & !COPIES_MOST;
@@ -37,8 +37,8 @@ impl Sender {
         own.copied_at.store(self.tcp, Ordering::Release);
         own.copied_tail.store(self.tail, Ordering::Release);
         // COPY-PAIR: release their position. No ring is longer than `COPIES_MOST`.
-        own.copied.store(number | untaken as u32, Ordering::Release);
-        Ok(untaken)
+        own.copied.store(number | unconsumed as u32, Ordering::Release);
+        Ok(unconsumed)
     }
 
     /// Reads the first of the last `left` copies; returns how many bytes that is.
@@ -75,9 +75,9 @@ impl Sender {
     }
 
     /// Whether the kernel has copies of all unread ring bytes.
-    pub(super) fn has_copied(&self, untaken: usize) -> bool {
+    pub(super) fn has_copied(&self, unconsumed: usize) -> bool {
         let own = self.own.header();
         let copied = (own.copied.load(Ordering::Relaxed) & COPIES_MOST) as usize;
-        copied > 0 && untaken <= copied && own.copied_tail.load(Ordering::Relaxed) == self.tail
+        copied > 0 && unconsumed <= copied && own.copied_tail.load(Ordering::Relaxed) == self.tail
     }
 }

@@ -26,10 +26,10 @@ impl Sender {
             0 => {}
             REFUSED => return Ok(0),
             WANTS_BACK => return Err(Corrupt::Left),
-            owes => return Ok((owes as usize - 1).min(self.own.ring_length())),
+            owed => return Ok((owed as usize - 1).min(self.own.ring_length())),
         }
-        let owes = self.unconsumed_without_copies()?;
-        if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_on_both_paths(owes) {
+        let owed = self.unconsumed_without_copies()?;
+        if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_on_both_paths(owed) {
             self.refuse();
             // Behind FIN the peer replaces the connection by a successor.
             return if self.is_finished() { Ok(0) } else { Err(Corrupt::Left) };
@@ -38,18 +38,18 @@ impl Sender {
         if self.lane() == Lane::Ring && !self.open_tcp()? {
             return Err(Corrupt::PartsTaken);
         }
-        self.set_owed(owes);
-        Ok(owes)
+        self.set_owed(owed);
+        Ok(owed)
     }
 
     /// Ring bytes that the peer did not consume, unless the kernel has copies of them.
     fn unconsumed_without_copies(&mut self) -> Result<usize, Corrupt> {
-        self.untaken().map(|untaken| if self.has_copied(untaken) { 0 } else { untaken })
+        self.untaken().map(|unconsumed| if self.has_copied(unconsumed) { 0 } else { unconsumed })
     }
 
     /// Whether unread ring bytes are followed by others that the kernel has.
-    fn is_on_both_paths(&self, untaken: usize) -> bool {
-        untaken > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start
+    fn is_on_both_paths(&self, unconsumed: usize) -> bool {
+        unconsumed > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start
     }
 
     fn is_finished(&self) -> bool {
@@ -73,10 +73,10 @@ impl Sender {
         }
         // RETURN-PAIR: acquire the head first: it moves on once `left` announces the
         // return.
-        let untaken = self.unconsumed_without_copies()?;
+        let unconsumed = self.unconsumed_without_copies()?;
         let left = self.peer.header().left.load(Ordering::Relaxed);
         // An endpoint that sends nothing more may have been demoted by then.
-        let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_on_both_paths(untaken));
+        let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_on_both_paths(unconsumed));
         if wants {
             // RETURN-PAIR: release the count of all bytes sent.
             self.own.header().owes.store(WANTS_BACK, Ordering::Release);
@@ -155,10 +155,10 @@ impl Sender {
     /// # Errors
     /// As for [`Sender::recall`].
     pub fn peek_owed(&mut self, bytes: &mut [u8]) -> Result<usize, Corrupt> {
-        let owes = self.recall()?;
-        let count = owes.min(bytes.len());
+        let owed = self.recall()?;
+        let count = owed.min(bytes.len());
         // `recall` bounds it by the ring's length.
-        self.copy_last(owes, &mut bytes[..count]);
+        self.copy_last(owed, &mut bytes[..count]);
         Ok(count)
     }
 
@@ -175,8 +175,8 @@ impl Sender {
     /// # Errors
     /// As for [`Sender::recall`].
     pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
-        let owes = self.recall()?;
-        self.set_owed(owes.saturating_sub(count));
+        let owed = self.recall()?;
+        self.set_owed(owed.saturating_sub(count));
         Ok(())
     }
 }
