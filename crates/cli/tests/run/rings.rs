@@ -94,7 +94,7 @@ fn a_ring_whose_use_is_not_followed_is_named_with_what_helps() {
 /// The client's word is `no-peer`, and its summary says that the server keeps a ring.
 #[test]
 fn the_summary_of_the_peer_names_the_ring() {
-    let place = Place::new("peers-ring");
+    let place = Place::new();
     let _monitor = place.monitor();
     let program = place.compile("rings", SOURCE, &[]).expect("a C compiler");
     let mut command = place.run();
