@@ -124,9 +124,12 @@ impl Relay {
             near.device().tun.send(&mut batch)?;
             while near.device().tun.receive(&mut batch)? > 0 {
                 batch.frames().for_each(|frame| seen.note(frame.bytes));
+                // Passing on has taken its time: what one end answers is on its way from now on.
+                far.advance(origin.elapsed())?;
                 far.send(&mut batch)?;
             }
             while far.device().tun.receive(&mut batch)? > 0 {
+                near.advance(origin.elapsed())?;
                 near.send(&mut batch)?;
             }
             if asked {
