@@ -6,17 +6,19 @@
 //! its own. The relay counts what is sent again, so that it counts alike for all.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Reason;
 use crate::child::Child;
+use crate::clock;
 use crate::names::names;
 use crate::network::{self, Namespace};
 use crate::options::{seconds, this_program};
@@ -187,7 +189,7 @@ impl Turn<'_> {
             .map(|(tcp, number)| endpoint(tcp, false, number))
             .collect();
         let from: Vec<SocketAddr> = senders.iter().map(Endpoint::address).collect();
-        let _senders = senders
+        let senders = senders
             .iter()
             .map(|sender| Child::listening(&mut sender.command(&this_program())))
             .collect::<Result<Vec<_>, _>>()?;
@@ -204,20 +206,7 @@ impl Turn<'_> {
             return Ok(Record::new("shared-path", fields));
         }
         if path.flood > 0 {
-            // What a connection carries before the flood, and one that was opened before it under it.
-            let order = Order { from: from.clone(), bytes: None, seconds: OPEN_SECONDS };
-            let quiet = fetch(&mut receiver, &order)?[0].bytes;
-            order_of(&mut receiver, &order)?;
-            thread::sleep(OPENING);
-            relay.ask("")?;
-            relay.line()?;
-            fields["open"] = json!(answers(&mut receiver, &order)?[0].bytes as f64 / quiet.max(1) as f64);
-            // Of many clients at once, the share of those that get 10 KB within a few seconds.
-            let order = Order { from: vec![from[0]; CLIENTS], bytes: Some(10_000), seconds: 5.0 };
-            let answers = fetch(&mut receiver, &order)?;
-            let served = answers.iter().filter(|answer| answer.bytes == 10_000).count();
-            fields["served"] = json!(served as f64 / CLIENTS as f64);
-            return Ok(Record::new("flooded-path", fields));
+            return flooded(fields, [&mut relay, &mut receiver], senders[0].0.pid(), from[0]);
         }
         for (name, bytes) in SIZES {
             let order = Order { from: from.clone(), bytes: Some(bytes), seconds: PATIENCE };
@@ -228,9 +217,46 @@ impl Turn<'_> {
             }
             fields[format!("seconds_{name}")] = json!(answer.seconds);
         }
-        relay.ask("")?;
-        Ok(Record::new("path", fields).with(serde_json::from_str::<Counts>(&relay.line()?)?))
+        let Counts { sent, again, lost, .. } = counts(&mut relay)?;
+        Ok(Record::new("path", fields).with(json!({ "sent": sent, "again": again, "lost": lost })))
     }
+}
+
+/// What a connection carries without a flood, and one that was opened before it under it; of many clients at once, the
+/// share of those that get 10 KB within a few seconds.
+fn flooded(
+    mut fields: Value,
+    [relay, receiver]: [&mut Child; 2],
+    sender: u32,
+    from: SocketAddr,
+) -> Result<Record, Reason> {
+    let order = Order { from: vec![from], bytes: None, seconds: OPEN_SECONDS };
+    let quiet = fetch(receiver, &order)?[0].bytes;
+    order_of(receiver, &order)?;
+    thread::sleep(OPENING);
+    let parts = [relay.pid(), sender];
+    let used = || -> io::Result<_> { Ok([clock::of_process(parts[0])?, clock::of_process(parts[1])?]) };
+    let (begun, cpus) = (Instant::now(), used()?);
+    let before = counts(relay)?;
+    let bytes = answers(receiver, &order)?[0].bytes;
+    fields["open"] = json!(bytes as f64 / quiet.max(1) as f64);
+    let (seconds, spent) = (begun.elapsed().as_secs_f64(), used()?);
+    let after = counts(relay)?;
+    fields["syns_per_s"] = json!((after.syns - before.syns) as f64 / seconds);
+    fields["answered"] = json!(after.answered as f64 / after.syns.max(1) as f64);
+    for (name, before, after) in [("relay_cpu", cpus[0], spent[0]), ("sender_cpu", cpus[1], spent[1])] {
+        fields[name] = json!((after - before).as_secs_f64() / seconds);
+    }
+    let order = Order { from: vec![from; CLIENTS], bytes: Some(10_000), seconds: 5.0 };
+    let served = fetch(receiver, &order)?.iter().filter(|answer| answer.bytes == 10_000).count();
+    fields["served"] = json!(served as f64 / CLIENTS as f64);
+    Ok(Record::new("flooded-path", fields))
+}
+
+/// What a relay has counted so far. The first time begins a flood.
+fn counts(relay: &mut Child) -> Result<Counts, Reason> {
+    relay.ask("")?;
+    Ok(serde_json::from_str(&relay.line()?)?)
 }
 
 /// Has a receiver do as it is asked: an answer for each connection.

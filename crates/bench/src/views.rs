@@ -208,12 +208,16 @@ pub const VIEWS: &[View] = &[
         ],
         ..View::new("A bottleneck that two connections share: what the named one gets", "shared-path", "ends")
     },
-    // Honest clients of a sender that is flooded with SYNs.
+    // Honest clients of a sender that is flooded with SYNs. CPU: of one, while the connection is open under the flood.
     View {
         point: ON_PATH,
         figures: &[
             figure!("served %", 1, "served", 100.0).over(Over::Range),
             figure!("open connection %", 1, "open", 100.0).over(Over::Range),
+            figure!("SYNs/s", 0, "syns_per_s"),
+            figure!("answered %", 1, "answered", 100.0).over(Over::Range),
+            figure!("relay CPU %", 0, "relay_cpu", 100.0),
+            figure!("sender CPU %", 0, "sender_cpu", 100.0),
         ],
         ..View::new("Clients that are served beside a flood of SYNs", "flooded-path", "ends")
     },

@@ -30,12 +30,15 @@ pub struct Relay {
     pub(super) network: u8,
 }
 
-/// Of what the sender sent, as the relay has seen it: bytes of payload.
+/// Of what the sender sent, as the relay has seen it: bytes of payload, and answers to a flood.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
-    sent: u64,
-    again: u64,
-    lost: u64,
+    pub(super) sent: u64,
+    pub(super) again: u64,
+    pub(super) lost: u64,
+    /// Packets of a flood that the sender was sent, and those of them that it has answered.
+    pub(super) syns: u64,
+    pub(super) answered: u64,
 }
 
 /// The kernel's address in the namespace of the sender, and in that of the receiver.
@@ -117,11 +120,13 @@ impl Relay {
             // Interrupted is as good as ready: the devices are asked again.
             let _ = poll(&mut ready, wait.as_ref());
             let asked = !ready[2].revents().is_empty();
-            let now = origin.elapsed();
-            near.advance(now)?;
-            far.advance(now)?;
-            flood.fill(now, &mut batch);
-            near.device().tun.send(&mut batch)?;
+            while flood.fill(origin.elapsed(), &mut batch) {
+                near.device().tun.send(&mut batch)?;
+                // What the device did not take is lost.
+                batch.clear();
+            }
+            near.advance(origin.elapsed())?;
+            far.advance(origin.elapsed())?;
             while near.device().tun.receive(&mut batch)? > 0 {
                 batch.frames().for_each(|frame| seen.note(frame.bytes));
                 // Passing on has taken its time: what one end answers is on its way from now on.
@@ -137,9 +142,9 @@ impl Relay {
                 if io::stdin().read_line(&mut line)? == 0 {
                     return Ok(());
                 }
-                flood.begun.get_or_insert(now);
-                let lost = far.lost(Direction::Sent);
-                part::print(&Counts { lost, ..seen.counts })?;
+                flood.begun.get_or_insert(origin.elapsed());
+                let (lost, syns) = (far.lost(Direction::Sent), flood.count);
+                part::print(&Counts { lost, syns, ..seen.counts })?;
             }
         }
     }
@@ -160,8 +165,8 @@ impl Flood {
         self.begun.filter(|_| self.rate > 0).map(|_| now + Duration::from_millis(1))
     }
 
-    /// Adds those that are due, as far as there is room.
-    fn fill(&mut self, now: Duration, batch: &mut Batch) {
+    /// Fills the batch with those that are due. Returns whether there are any.
+    fn fill(&mut self, now: Duration, batch: &mut Batch) -> bool {
         let elapsed = self.begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun));
         let due = (elapsed.as_secs_f64() * f64::from(self.rate)) as u64;
         while self.count < due && batch.room(SYN.len()).is_ok() {
@@ -177,8 +182,12 @@ impl Flood {
             packet[36..38].copy_from_slice(&sum.to_be_bytes());
             let _ = batch.push(Frame { bytes: &packet, offload: Offload::default() });
         }
+        !batch.is_empty()
     }
 }
+
+/// Addresses of a flood begin so.
+const NOBODY: [u8; 2] = [10, 200];
 
 /// From 10.200.0.0/16, a port from 16,384 on, to the first sender of ours.
 const SYN: [u8; 40] = [
@@ -199,6 +208,10 @@ impl Seen {
         let Some(view) = View::of(packet) else { return };
         let Some(payload) = view.tcp_payload(packet) else { return };
         let tcp = &packet[view.transport..];
+        if view.addresses(packet).1.starts_with(&NOBODY) {
+            self.counts.answered += 1;
+            return;
+        }
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
         let ports = [tcp[0], tcp[1], tcp[2], tcp[3]];
         if tcp[13] & SYN_FLAG != 0 {
