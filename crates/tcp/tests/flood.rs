@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::trace::ms;
-use common::{Net, OFFLOADS, PORT, address, config};
-use packet::{Faults, Frame, Offload, Random, Sum, pseudo_header};
+use common::{Net, OFFLOADS, PORT, address, config, syn};
+use packet::{Faults, Frame, Offload, Random};
 use tcp::{Flow, Listener};
 
 /// 100 Mbit/s.
@@ -16,25 +16,6 @@ const RATE: u64 = 12_500_000;
 const SYNS: usize = 25;
 const CLIENTS: usize = 100;
 const ANSWER: usize = 10_000;
-
-/// From 10.200.0.0/16, a port from 16,384 on, to the server.
-const SYN: [u8; 40] = [
-    0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 200, 0, 0, 10, 0, 0, 2, 0x40, 9, 0, 7, 0, 0, 0, 0, 0, 0,
-    0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0,
-];
-
-fn syn(random: &mut Random) -> [u8; 40] {
-    let bytes = random.next_u64().to_be_bytes();
-    let mut packet = SYN;
-    packet[14..16].copy_from_slice(&bytes[..2]);
-    packet[20] |= bytes[2] & 0x3f;
-    packet[24..28].copy_from_slice(&bytes[3..7]);
-    let sum = Sum::default().with(&packet[..20]).finish();
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    let sum = pseudo_header(&packet[12..16], &packet[16..20], 6, 20).with(&packet[20..]).finish();
-    packet[36..38].copy_from_slice(&sum.to_be_bytes());
-    packet
-}
 
 /// A client that waits for an answer.
 struct Client {

@@ -3,8 +3,8 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{OFFLOADS, PORT, address, config};
-use packet::Batch;
+use common::{OFFLOADS, PORT, address, config, syn};
+use packet::{BATCH_FRAMES, Batch, Frame, Offload, Random};
 use tcp::{Host, Limits, Pattern, Read, Time};
 use testkit::allocations::{self, CountingAllocator};
 
@@ -29,6 +29,7 @@ fn exchange(hosts: &mut [Host; 2], batch: &mut Batch, now: Time) {
 #[test]
 fn memory() {
     nothing_is_allocated_once_a_host_is_made();
+    a_flood_allocates_nothing();
     memory_of_a_connection();
 }
 
@@ -60,6 +61,28 @@ fn nothing_is_allocated_once_a_host_is_made() {
         exchange(&mut hosts, &mut batch, now);
         while hosts[0].event().is_some() || hosts[1].event().is_some() {}
     }
+    assert_eq!(allocations::calls() - before, 0);
+}
+
+/// SYNs are answered, most of them with cookies, without an allocation.
+fn a_flood_allocates_nothing() {
+    let mut host = Host::new(config(1, OFFLOADS), [1; 32]);
+    host.listen(Pattern { address: None, port: Some(PORT) }, 64).expect("a listener");
+    let (mut random, now) = (Random::new(1), Time::from_micros(0));
+    let (mut received, mut sent, mut answers) = (Batch::new(1 << 16), Batch::new(1 << 20), 0);
+    let before = allocations::calls();
+    for _ in 0..100 {
+        received.clear();
+        for _ in 0..BATCH_FRAMES {
+            let frame = Frame { bytes: &syn(&mut random), offload: Offload::default() };
+            received.push(frame).expect("room");
+        }
+        host.input(now, received.frames());
+        sent.clear();
+        host.output(now, &mut sent);
+        answers += sent.len();
+    }
+    assert_eq!(answers, 100 * BATCH_FRAMES);
     assert_eq!(allocations::calls() - before, 0);
 }
 

@@ -125,13 +125,6 @@ impl<C: Control> Stack<C> {
         if accepted.len() >= backlog {
             return self.refuse(Reason::Backlog);
         }
-        let mut iss = self.secret.initial_sequence(now, &tuple);
-        if let Some(after) = after
-            && iss.upto(after)
-        {
-            // RFC 9293, MAY-2: above everything that the earlier connection sent.
-            iss = after + 128_000;
-        }
         let mut flags = 0;
         if head.timestamps.is_some() && self.offers.timestamps {
             flags |= flag::TIMESTAMPS;
@@ -139,11 +132,11 @@ impl<C: Control> Stack<C> {
         if head.sack_permitted && self.offers.sack {
             flags |= flag::SACK;
         }
-        let syn = Syn {
+        let mut syn = Syn {
             tuple,
             listener,
             irs: head.seq,
-            iss,
+            iss: Seq(0),
             ts_recent: head.timestamps.map_or(0, |stamps| stamps.value),
             ts_offset: self.secret.timestamp_offset(&tuple),
             sent_at: now,
@@ -166,6 +159,13 @@ impl<C: Control> Stack<C> {
                 return self.answer_with_cookie(now, syn);
             }
             self.evict_half_open();
+        }
+        syn.iss = self.secret.initial_sequence(now, &tuple);
+        if let Some(after) = after
+            && syn.iss.upto(after)
+        {
+            // RFC 9293, MAY-2: above everything that the earlier connection sent.
+            syn.iss = after + 128_000;
         }
         let Some(slot) = self.syns.insert(syn) else { return self.refuse(Reason::Backlog) };
         self.index.insert(self.secret.hash(&tuple), Kind::Syn, slot);

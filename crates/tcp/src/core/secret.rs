@@ -79,8 +79,12 @@ impl Secret {
 
     /// What a SYN cookie proves: that its bearer received our answer to this SYN.
     pub(crate) fn cookie(&self, tuple: &Tuple, irs: u32, size: u32, period: u64) -> u32 {
-        let rest = [u64::from(irs) << 32 | u64::from(size), period].map(u64::to_le_bytes);
-        self.cookie.hash(&[&tuple.bytes()[..], &rest.concat()].concat()) as u32
+        let mut bytes = [0; 52];
+        bytes[..36].copy_from_slice(&tuple.bytes());
+        bytes[36..40].copy_from_slice(&irs.to_le_bytes());
+        bytes[40..44].copy_from_slice(&size.to_le_bytes());
+        bytes[44..].copy_from_slice(&period.to_le_bytes());
+        self.cookie.hash(&bytes) as u32
     }
 
     /// A number that nobody can predict.
