@@ -209,3 +209,20 @@ fn slow_start_ends_in_time() {
         }
     }
 }
+
+/// A queue of four milliseconds, as switches have it, holds many windows of a short path.
+#[test]
+fn slow_start_of_short_paths() {
+    for (micros, capabilities) in
+        [(100, PLAIN), (100, OFFLOADS), (500, PLAIN), (1_000, OFFLOADS), (2_000, PLAIN)]
+    {
+        let rtt = Duration::from_micros(micros);
+        let path = Path { rate: 125_000_000, queue: 500_000, capabilities, ..Path::new(rtt) };
+        let Transfer { seconds, lost, .. } =
+            transfer(path, 1, 20_000_000, |config| config.profile = Profile::lan());
+        let goodput = path.model(2e7) / seconds;
+        let line = format!("{micros} us: {goodput:.2} of the model, {lost} lost");
+        println!("{line}");
+        assert!(lost < 50_000 && goodput > 0.9, "{line}");
+    }
+}

@@ -79,6 +79,9 @@ const BETA: u64 = 7;
 
 /// RFC 9406, 4.3.
 const RTT_THRESHOLD: (u32, u32) = (4_000, 16_000);
+/// The lower one of short paths is half a round trip, but no less than a program may be kept from running: four
+/// milliseconds of a gigabit are 500 KB, 40 times what is on its way on a path of 100 us.
+const RTT_THRESHOLD_LEAST: u32 = 1_000;
 const RTT_SAMPLES: u8 = 8;
 /// Segments of a window for which a few late acknowledgements are not the queue, as Linux has it.
 const LOW_WINDOW: u32 = 16;
@@ -200,6 +203,7 @@ impl Slow {
     /// Longer round trips than this have waited in a queue.
     fn bound(&self) -> u32 {
         let (low, high) = RTT_THRESHOLD;
+        let low = (self.last / 2).clamp(RTT_THRESHOLD_LEAST, low);
         self.last.saturating_add((self.last / 8).clamp(low, high))
     }
 }
