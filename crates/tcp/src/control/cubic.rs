@@ -153,35 +153,41 @@ impl Slow {
     /// Lets the window grow. Returns how many bytes are left for congestion avoidance.
     ///
     /// RFC 9406 compares the least round trip of a whole round, which is that of its begin: the queue was empty
-    /// then, and holds another window at the end. Here the least of any eight moments counts. The window is
-    /// then held for a round, where RFC 9406 has it grow more slowly for five: three times as large it would
+    /// then, and holds another window at the end. Here the least of any eight moments counts, too: that of a
+    /// round alone where acknowledgements come in fewer batches. The window is then held for a round, where RFC 9406 has it grow more slowly for five: three times as large it would
     /// fill queues of two windows. If that round was short, the growth was a disturbance.
     fn acknowledged(&mut self, window: &mut Window, acked: &Acked) -> u32 {
         let is_late = acked.rtt.is_some_and(|rtt| self.is_late(rtt, acked.now));
+        let can_tell = |window: &Window| window.congestion >= LOW_WINDOW * acked.mss;
         let grown = match self.held {
             None => acked.bytes.min(window.threshold - window.congestion),
             Some(_) => acked.bytes,
         };
         if self.held.is_none() {
             window.congestion += grown;
-            if is_late && window.congestion >= LOW_WINDOW * acked.mss {
-                self.held = NonZeroU32::new(window.threshold);
-                window.threshold = window.congestion;
-                (self.until, self.least) = (acked.sent_to, u32::MAX);
+            if is_late && can_tell(window) {
+                self.hold(window, acked);
             }
         }
         if !self.has_begun || self.until.upto(acked.upto) {
             (self.until, self.has_begun) = (acked.sent_to, true);
-            if let Some(threshold) = self.held.take()
-                && self.least < self.bound()
-            {
-                window.threshold = threshold.get();
-            } else if self.least < u32::MAX {
-                self.last = self.least;
+            let is_late = self.least >= self.bound();
+            match self.held.take() {
+                Some(threshold) if !is_late => window.threshold = threshold.get(),
+                None if is_late && self.least < u32::MAX && can_tell(window) => self.hold(window, acked),
+                _ if self.least < u32::MAX => self.last = self.least,
+                _ => {}
             }
             self.least = u32::MAX;
         }
         acked.bytes - grown
+    }
+
+    /// Holds the window until what is in flight has been acknowledged.
+    fn hold(&mut self, window: &mut Window, acked: &Acked) {
+        self.held = NonZeroU32::new(window.threshold);
+        window.threshold = window.congestion;
+        (self.until, self.least) = (acked.sent_to, u32::MAX);
     }
 
     /// Takes a round trip. Returns whether those of the last moments all were longer than in the last round.
@@ -324,6 +330,33 @@ mod tests {
         assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
         Cubic.timed_out(&mut window, &mut memory, MSS, MSS, true);
         assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
+    }
+
+    /// On a path of 100 us whose acknowledgements come in two batches: 2.5 MB with a bound of 4 ms (RFC 9406, 4.3), no end if
+    /// a round of two batches could not tell.
+    #[test]
+    fn slow_start_of_short_paths_ends_early() {
+        let mut memory = CubicMemory::default();
+        let mut window = Cubic.start(MSS, false);
+        let mut now = 0;
+        for number in 1u32..20 {
+            // 100 bytes a microsecond.
+            let rtt = 100 + window.congestion / 100;
+            now += u64::from(rtt);
+            for at in 0..window.congestion / MSS {
+                let (upto, sent_to) = [number, number + 1].map(|round| Seq(round * 1_000_000 + at)).into();
+                let half = u64::from(2 * at * MSS / window.congestion);
+                let one = Acked {
+                    now: Time::from_micros(now + half),
+                    rtt: Some(rtt),
+                    upto,
+                    sent_to,
+                    ..acked(MSS, 0)
+                };
+                Cubic.acknowledged(&mut window, &mut memory, &one);
+            }
+        }
+        assert!((100_000..1_000_000).contains(&window.congestion), "{window:?}");
     }
 
     /// Round trips that grow by an eighth hold the window at once (RFC 9406, 4.2). It grows on if they fall
