@@ -153,8 +153,9 @@ impl Slow {
     /// Lets the window grow. Returns how many bytes are left for congestion avoidance.
     ///
     /// RFC 9406 compares the least round trip of a whole round, which is that of its begin: the queue was empty
-    /// then, and holds another window at the end. Here the least of any eight moments counts, too: that of a
-    /// round alone where acknowledgements come in fewer batches. The window is then held for a round, where RFC 9406 has it grow more slowly for five: three times as large it would
+    /// then, and holds another window at the end. Here the least of any eight moments counts; in a short round, of which
+    /// there are fewer, also the whole round's. A longer one may be late since a program has not run. The window is
+    /// then held for a round, where RFC 9406 has it grow more slowly for five: three times as large it would
     /// fill queues of two windows. If that round was short, the growth was a disturbance.
     fn acknowledged(&mut self, window: &mut Window, acked: &Acked) -> u32 {
         let is_late = acked.rtt.is_some_and(|rtt| self.is_late(rtt, acked.now));
@@ -172,9 +173,10 @@ impl Slow {
         if !self.has_begun || self.until.upto(acked.upto) {
             (self.until, self.has_begun) = (acked.sent_to, true);
             let is_late = self.least >= self.bound();
+            let is_short = self.last < RTT_THRESHOLD.0 && self.least < u32::MAX;
             match self.held.take() {
                 Some(threshold) if !is_late => window.threshold = threshold.get(),
-                None if is_late && self.least < u32::MAX && can_tell(window) => self.hold(window, acked),
+                None if is_late && is_short && can_tell(window) => self.hold(window, acked),
                 _ if self.least < u32::MAX => self.last = self.least,
                 _ => {}
             }
