@@ -160,10 +160,14 @@ fn reordering() {
 
 #[test]
 fn short_paths() {
-    for loss in [0.0, 0.001, 0.01] {
-        let path = Path { rate: 125_000_000, queue: 500_000, loss, ..Path::new(Duration::from_micros(100)) };
-        let lan = |config: &mut Config| config.profile = Profile::lan();
-        check(&format!("100 us, {} % lost", loss * 100.0), path, 20_000_000, lan);
+    // A gigabit, and so much that nothing but the window counts.
+    for (rate, queue) in [(125_000_000, 500_000), (1_250_000_000, 5_000_000)] {
+        for loss in [0.0, 0.001, 0.01] {
+            let path = Path { rate, queue, loss, ..Path::new(Duration::from_micros(100)) };
+            let lan = |config: &mut Config| config.profile = Profile::lan();
+            let name = format!("100 us, {} Mbit/s, {} % lost", rate / 125_000, loss * 100.0);
+            check(&name, path, 20_000_000, lan);
+        }
     }
 }
 
