@@ -5,8 +5,9 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use common::syn::syn;
 use common::trace::ms;
-use common::{Net, OFFLOADS, PORT, address, config, syn};
+use common::{Net, OFFLOADS, PORT, address, config};
 use packet::{Faults, Frame, Offload, Random};
 use tcp::{Flow, Listener};
 

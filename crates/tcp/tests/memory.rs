@@ -3,7 +3,8 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{OFFLOADS, PORT, address, config, syn};
+use common::syn::syn;
+use common::{OFFLOADS, PORT, address, config};
 use packet::{BATCH_FRAMES, Batch, Frame, Offload, Random};
 use tcp::{Host, Limits, Pattern, Read, Time};
 use testkit::allocations::{self, CountingAllocator};

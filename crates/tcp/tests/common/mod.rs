@@ -1,7 +1,7 @@
 //! Two hosts over a memory link, under virtual time.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-mod syn;
+pub(crate) mod syn;
 pub(crate) mod trace;
 pub(crate) mod watch;
 mod wire;
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use packet::link::{self, Link};
 use packet::{Batch, Capabilities, Device, Direction, Faults, Faulty};
-pub(crate) use syn::syn;
 pub(crate) use wire::Wire;
 
 use tcp::{Config, Flow, Host, Listener, Pattern, Prefix, Read, Time};
