@@ -27,7 +27,7 @@ fn before(a: u32, b: u32) -> bool {
 }
 
 impl Watch {
-    /// Bytes `seq` to `end` are sent, of which those from `next` on are new.
+    /// Bytes `seq` to `end` are sent in segments of this size, of which those from `next` on are new.
     pub(crate) fn sent(&mut self, now: u64, seq: u32, end: u32, next: u32, size: u64) {
         let new = if before(next, end) { end.wrapping_sub(next).min(end.wrapping_sub(seq)) } else { 0 };
         let again = end.wrapping_sub(seq) - new;
@@ -41,7 +41,12 @@ impl Watch {
         }
         if new > 0 {
             self.flights += u64::from(self.flying.is_empty());
-            self.flying.push_back((end, now, again > 0));
+            // Each segment of a frame is acknowledged by itself.
+            let mut left = new;
+            while left > 0 {
+                left -= left.min(size as u32);
+                self.flying.push_back((end.wrapping_sub(left), now, again > 0));
+            }
         }
     }
 
