@@ -334,8 +334,8 @@ mod tests {
         assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
     }
 
-    /// On a path of 100 us whose acknowledgements come in two batches a round. A bound of 4 ms (RFC 9406, 4.3) would
-    /// let the window grow to 2.5 MB, and eight moments alone without an end.
+    /// On a path of 100 us whose acknowledgements come in two batches a round. With a bound of 4 ms (RFC 9406, 4.3), or with
+    /// eight moments alone, it would not end.
     #[test]
     fn slow_start_of_short_paths_ends_early() {
         let mut memory = CubicMemory::default();
