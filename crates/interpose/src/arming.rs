@@ -1,5 +1,5 @@
-//! How an endpoint asks to be woken (docs/promotion.md, section 4): whom it arms for, by its doorbell or over TCP, and when
-//! it looks by itself.
+//! How an endpoint asks to be woken (docs/promotion.md, section 4): by its doorbell or over TCP,
+//! and when it polls instead.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,11 @@ use crate::receive;
 use crate::sets;
 use crate::sockets::{self, Promoted};
 
-/// Looks for what came while it asked, at the most.
+/// Repeated checks at most for bytes that arrive while arming.
 const ROUNDS: u32 = 64;
 
-/// Its promoted connection has one of these, which the program is about to replace by a file of its own (dup2(2)).
+/// The program is about to replace the doorbell of a promoted connection by a file of its own
+/// (dup2(2)).
 #[cold]
 pub(crate) fn leave_number(fd: c_int) {
     for (_, socket) in sockets::all() {
@@ -33,7 +34,7 @@ pub(crate) fn leave_number(fd: c_int) {
 }
 
 impl Promoted {
-    /// Wakes the peer by its doorbell. False: it has none, or that has no room.
+    /// Wakes the peer by its doorbell. False: it has none, or the doorbell is full.
     pub(crate) fn rings_doorbell(&mut self) -> bool {
         let rang = self.doorbell.as_ref().is_some_and(|bell| !mode::is_confined() && bell.wake_peer());
         if rang {
@@ -42,17 +43,17 @@ impl Promoted {
         rang
     }
 
-    /// Whether nobody waits for it but one thread of this process, as far as is seen.
+    /// Whether at most one thread, of this process, waits for it, as far as is seen.
     pub(crate) fn has_one_waiter(&self) -> bool {
         !self.shown_in_kernel && self.slept_by == 0 && !self.inherited && !self.connection.has_several_users()
     }
 
-    /// Whether that one may be woken by the doorbell.
+    /// Whether a doorbell reaches that waiter.
     fn may_have_doorbell(&self) -> bool {
         self.has_one_waiter() && !self.connection.is_held_elsewhere() && !mode::is_confined()
     }
 
-    /// What wakes the set that it is in.
+    /// How the set that it is in is woken.
     #[inline]
     pub(crate) fn wake_up_in_set(&self) -> WakeUp {
         let watches = |bell: &Doorbell| bell.set != 0 && bell.is_member && bell.own().is_some();
@@ -60,7 +61,8 @@ impl Promoted {
         if watched && self.may_have_doorbell() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
 
-    /// The doorbell that a thread which is about to sleep on it alone watches beside the socket.
+    /// The doorbell for a thread that is about to sleep on this socket alone, to watch in addition
+    /// to it.
     #[inline]
     pub(crate) fn doorbell_to_sleep_by(&mut self) -> Option<c_int> {
         if self.listed_in != 0 || !self.may_have_doorbell() {
@@ -73,13 +75,14 @@ impl Promoted {
         self.doorbell.as_ref()?.own()
     }
 
-    /// Whether a wake-up that was asked for comes by the doorbell, which only a wait of ours watches.
+    /// Whether the wake-up that was asked for comes by the doorbell, which only waits of ours
+    /// watch.
     #[inline]
     pub(crate) fn is_armed_by_doorbell(&self) -> bool {
         self.armed && self.connection.armed_by() == WakeUp::Doorbell
     }
 
-    /// The thread that slept on it is awake. `rung`: by the doorbell.
+    /// The thread that slept on it is awake. `rung`: the doorbell woke it.
     pub(crate) fn is_awake(&mut self, rung: bool) {
         self.is_used();
         if rung && let Some(bell) = &self.doorbell {
@@ -90,7 +93,7 @@ impl Promoted {
         }
     }
 
-    /// The waits of a set watch its doorbell from here on. `number`: the socket's.
+    /// Waits of this set watch its doorbell from here on. `number`: the socket's.
     pub(crate) fn is_watched_in(&mut self, set: u32, number: u32) {
         let Some(bell) = &mut self.doorbell else { return };
         bell.is_member = true;
@@ -103,14 +106,15 @@ impl Promoted {
         let Some(bell) = &mut self.doorbell else { return };
         if bell.control(sets::at(set).epfd(), libc::EPOLL_CTL_ADD, number) {
             bell.set = set + 1;
-            // From here on the kernel may report what no program asked for, also when no member is promoted any more.
+            // From here on the kernel may report the doorbell to the program, even if no member is
+            // promoted any more.
             sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
-        // Its sleeper is named anew, with what wakes it.
+        // The sleeper is set again, together with the kind of wake-up.
         self.asks_over_tcp();
     }
 
-    /// It is no member of that set any more, which may go on to watch the doorbell.
+    /// It is no longer a member of its set, which may still watch the doorbell.
     pub(crate) fn leaves_set(&mut self) {
         if let Some(bell) = &mut self.doorbell {
             bell.is_member = false;
@@ -120,7 +124,7 @@ impl Promoted {
         }
     }
 
-    /// Nobody watches its doorbell any more; wake-ups come over TCP until somebody does.
+    /// The doorbell is not watched any more; wake-ups come over TCP until it is watched again.
     pub(crate) fn forsakes_doorbell(&mut self) {
         let set = self.doorbell.as_ref().map_or(0, |bell| bell.set);
         if set == 0 {
@@ -134,14 +138,15 @@ impl Promoted {
         if let Some(bell) = &mut self.doorbell {
             bell.set = 0;
         }
-        // An edge that it had not seen went with it.
+        // The set may not have seen the doorbell's last edge.
         sets::at(set - 1).disturb();
     }
 
-    /// From here on another process has it, too: what announces bytes lies in the kernel, for whoever reads or closes it.
-    /// True: its doorbell may have announced some, which the other process may take from the set.
+    /// Another process is about to share it: wake-ups have to lie in the kernel, for either process
+    /// to read or close. True: its doorbell may have announced bytes, which the other process may
+    /// consume from the set.
     pub(crate) fn is_about_to_fork(&mut self) -> bool {
-        // A sleeper that is named may be named with the doorbell.
+        // A sleeper that is set may be set with the doorbell.
         let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
         self.waits_for_ever = false;
         self.stays_nonblocking = false;
@@ -152,37 +157,38 @@ impl Promoted {
         asked
     }
 
-    /// The connection ends here, or goes back to TCP. A process that was forked from this one may have the doorbell, too: a
-    /// close would leave it in the set.
+    /// The connection ends here, or is demoted. A forked process may share the doorbell: closing it
+    /// would leave it in the set.
     pub(crate) fn unwatches_doorbell(&self) {
         if let Some(bell) = self.doorbell.as_ref().filter(|bell| bell.set != 0) {
             bell.control(sets::at(bell.set - 1).epfd(), libc::EPOLL_CTL_DEL, 0);
         }
     }
 
-    /// The set ends.
+    /// The set is closed.
     pub(crate) fn outlives_set(&mut self, set: u32) {
         if self.doorbell.as_ref().is_some_and(|bell| bell.set == set + 1) {
             self.forsakes_doorbell();
         }
     }
 
-    /// Whatever it asked for before, a wake-up comes over TCP for what arrives from here on.
+    /// From here on new bytes are announced over TCP, whatever was asked for before.
     fn asks_over_tcp(&mut self) {
         self.connection.mute();
         self.connection.looked_at_by(NO_SLEEPER, WakeUp::Tcp);
         (self.armed, self.hot, self.sleeper) = (true, false, NO_SLEEPER);
-        // What is here already is found by the next look.
+        // The next check finds bytes that are here already.
         self.stale = true;
     }
 
-    /// Asks for a bell, by which its set is woken if it is in one. True: something is here, and none will come for it.
+    /// Asks for a wake-up, for the set if it is in one. True: bytes are here already, and no
+    /// wake-up will come for them.
     pub(crate) fn arm(&mut self) -> Result<bool, i32> {
         self.is_used();
         self.arm_by(self.wake_up_in_set())
     }
 
-    /// The same, by this.
+    /// As [`Self::arm`], by the given kind of wake-up.
     pub(crate) fn arm_by(&mut self, by: WakeUp) -> Result<bool, i32> {
         self.stale = false;
         let news = self.connection.arm(by).map_err(|_| libc::ECONNRESET)?;
@@ -190,34 +196,34 @@ impl Promoted {
         Ok(news)
     }
 
-    /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
+    /// Before a thread sleeps in the kernel: asks for a wake-up. True: there is something to read.
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
         self.is_used();
         self.arm_to_sleep_by(self.wake_up_in_set())
     }
 
-    /// The same, by this.
+    /// As [`Self::arm_to_sleep`], by the given kind of wake-up.
     pub(crate) fn arm_to_sleep_by(&mut self, by: WakeUp) -> bool {
         self.connection.rings_each(false);
         self.arm_by(by).unwrap_or(true)
     }
 
-    /// Looked at by the thread that waits for it, which tells when it no longer does.
+    /// Marks it polled by the one thread that waits for it, which arms it before it stops.
     pub(crate) fn heat_alone(&mut self) {
         if self.listed_in == 0 && !self.connection.has_several_users() {
             self.heat(NO_SLEEPER);
         }
     }
 
-    /// After bytes were taken. An end that waits for bells asks for the next one as soon as
-    /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
-    /// True if bytes are left for which no bell lies in the kernel.
+    /// After bytes were consumed. An armed endpoint re-arms as soon as its ring is empty. So does
+    /// one that is hot outside a set, since its thread may not return. True: bytes are left, and
+    /// the kernel holds no wake-up for them.
     pub(crate) fn wants_list(&mut self, fd: c_int, in_a_set: bool) -> bool {
         if self.is_hot() {
             return false;
         }
         if !in_a_set && self.armed && !self.connection.reads_from_kernel() && self.may_stay_awake() {
-            // It had asked before the wait that found these without a sleep.
+            // It was armed for a wait that found these bytes without sleeping.
             self.heat_alone();
         }
         if !in_a_set && self.stays_awake() {
@@ -227,7 +233,7 @@ impl Promoted {
             return false;
         }
         if self.will_hear() {
-            // The peer rings when it comes back to the ring, if there is room for a bell.
+            // The peer sends a wake-up when it returns to the ring, if there is room for one.
             let here = self.connection.look_behind_kernel().unwrap_or(true);
             (self.armed, self.hot) = (!here, false);
             return here;
@@ -238,9 +244,8 @@ impl Promoted {
         self.arm().unwrap_or(false)
     }
 
-    /// Bytes are left, and whoever waits for more does so where the library does not see it, in a set that it was put
-    /// in by a system call of the program's own: if that set is edge-triggered, it hears of what comes behind them by
-    /// another bell only.
+    /// Bytes are left, and the waiter is outside the library, in a set by the program's own system
+    /// calls. If that set is edge-triggered, it needs another wake-up for the bytes that follow.
     #[cold]
     pub(crate) fn tells_unseen_sets(&mut self, fd: c_int) {
         let mut more = false;
@@ -254,14 +259,14 @@ impl Promoted {
             more = true;
         }
         if more {
-            // No bell came for these. The kernel tells again of what lies in it, bells of before, if its mark is set
-            // (tcp_set_rcvlowat).
+            // No wake-up came for these. The kernel reports its bytes, which are old wake-ups, once
+            // more when the low-water mark is set (tcp_set_rcvlowat).
             kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
         }
     }
 
-    /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
-    /// of itself.
+    /// Whether the kernel reports everything that arrives: a wake-up comes for the ring's next
+    /// bytes, and data over TCP is reported as such.
     pub(crate) fn will_hear(&self) -> bool {
         self.armed
             && !self.stale

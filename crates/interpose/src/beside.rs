@@ -1,5 +1,6 @@
-//! What a sleep in poll(2) or select(2) watches: what the program asked for, and behind it the doorbells of its promoted sockets. It lies
-//! in memory that a signal handler's own call does not share, and not on the stack.
+//! The entries of a sleep in poll(2) or select(2): those of the program, and behind them the
+//! doorbells of its promoted sockets. They lie in memory that a call of a signal handler does not
+//! share, and not on the stack.
 #![allow(unsafe_code)] // entries of poll(2) in mapped memory
 
 use std::ffi::c_int;
@@ -16,18 +17,18 @@ pub(crate) struct Beside {
     /// Entries of the program.
     asked: usize,
     all: usize,
-    /// Doorbells that [`Self::is_rung`] was asked of.
+    /// Doorbells that [`Self::is_rung`] has passed.
     passed: usize,
 }
 
 const _: () = assert!(size_of::<pollfd>() == size_of::<u64>());
 
 impl Beside {
-    /// Doorbells of one sleep: poll(2) looks at each, and each is asked for before the sleep and no longer after it. Wake-ups over
-    /// TCP stay asked for, which is cheaper where there are more sockets.
+    /// Doorbells of one sleep at most: poll(2) checks each, and each is armed before the sleep and
+    /// disarmed after it. Wake-ups over TCP stay armed, which is cheaper for more sockets.
     pub(crate) const MOST: usize = 128;
 
-    /// `None`: there is no memory, or they are too many.
+    /// `None`: there is no memory, or too many entries.
     pub(crate) fn of(asked: impl Iterator<Item = pollfd>) -> Option<Beside> {
         let mut beside = Beside { memory: Mapping::take()?, asked: 0, all: 0, passed: 0 };
         let most = beside.memory.words().len().checked_sub(Self::MOST)?;
@@ -38,7 +39,7 @@ impl Beside {
         Some(beside)
     }
 
-    /// There is room for it.
+    /// The caller has checked that there is room.
     fn add(&mut self, entry: pollfd) {
         self.all += 1;
         if let Some(last) = self.entries().last_mut() {
@@ -62,15 +63,15 @@ impl Beside {
         true
     }
 
-    /// ppoll(2) of all: what it says of the program's.
+    /// ppoll(2) of all; returns the program's entries.
     ///
     /// # Errors
     ///
-    /// The call's.
+    /// As ppoll(2).
     ///
     /// # Safety
     ///
-    /// `time` is null or a time, `mask` null or a mask.
+    /// `time` is null or a timeout, `mask` null or a mask.
     pub(crate) unsafe fn ask(
         &mut self,
         time: *const timespec,
@@ -87,15 +88,16 @@ impl Beside {
         let asked = self.asked;
         let (asked, doorbells) = self.entries().split_at(asked);
         for entry in doorbells.iter().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
-            // The program has closed it unseen.
+            // The program has closed it by a raw system call.
             hidden::is_taken(entry.fd);
         }
         Ok(asked)
     }
 
-    /// Whether this doorbell, the next in the order in which they were pushed, ended the sleep. `None`: it is another.
+    /// Whether this doorbell ended the sleep; to be asked in the order of [`Self::push`]. `None`:
+    /// it is not among them.
     pub(crate) fn is_rung(&mut self, doorbell: c_int) -> Option<bool> {
-        // Those between belong to connections that went back to TCP meanwhile.
+        // Those in between belong to connections that were demoted meanwhile.
         let first = self.asked + self.passed;
         let place = first + self.entries().get(first..)?.iter().position(|entry| entry.fd == doorbell)?;
         self.passed = place + 1 - self.asked;

@@ -1,6 +1,6 @@
-//! Several threads that wait for one socket: by poll(2), by a read that blocks, or one of them in
-//! an epoll set. As on TCP each is woken for what comes, unless another consumed it. The same of
-//! processes that were forked from one another.
+//! Several waiters on one socket: threads in poll(2), in blocking reads, or one of them in an epoll
+//! set. As on TCP, each is woken for new bytes unless another consumed them. The same holds for
+//! processes forked from one another.
 
 use crate::pages;
 use crate::sockets::Promoted;
@@ -8,7 +8,7 @@ use crate::stats::{COUNTERS, count};
 use crate::threads;
 
 impl Promoted {
-    /// This thread uses it, and does not sleep on it any more.
+    /// This thread uses it, and no longer sleeps on it.
     #[inline(always)]
     pub(crate) fn is_used(&mut self) {
         if self.slept_by != 0 {
@@ -21,12 +21,13 @@ impl Promoted {
         if self.slept_by == threads::own() {
             self.slept_by = 0;
         } else {
-            // Before anything of what may wake that thread is taken.
+            // Before any byte is consumed that may have to wake that thread.
             self.wakes_for_each();
         }
     }
 
-    /// From here on each publication has a wake-up, which stays until its bytes were consumed.
+    /// From here on each publication has a wake-up, which stays in the kernel until its bytes are
+    /// consumed.
     #[cold]
     pub(crate) fn wakes_for_each(&mut self) {
         if !self.contended {
@@ -39,8 +40,8 @@ impl Promoted {
         }
     }
 
-    /// Whether what lies in the kernel may be what wakes a set of the process that this one was forked from:
-    /// until that has woken it stays there.
+    /// Whether a byte in the kernel may be the wake-up of a set of the parent process: it stays
+    /// there until that set is awake.
     #[inline]
     pub(crate) fn owes_bells(&mut self) -> bool {
         if let Some((sleeper, _)) = self.owes
@@ -51,7 +52,7 @@ impl Promoted {
         self.owes.is_some()
     }
 
-    /// This thread is about to sleep on it, which no other thread may miss.
+    /// This thread is about to sleep on it, and other threads have to see that.
     #[inline]
     pub(crate) fn is_slept_on(&mut self) {
         self.is_used();

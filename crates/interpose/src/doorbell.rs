@@ -1,6 +1,7 @@
-//! The doorbells of a promoted connection (docs/promotion.md, section 4): pipes or message queues beside it, by which each
-//! endpoint wakes the other where that says so. What they hold means nothing. A sender may always wake over TCP
-//! instead, so whatever waits in reach of a doorbell watches the kernel connection, too.
+//! The doorbells of a promoted connection (docs/promotion.md, section 4): pipes or message queues
+//! by which the endpoints wake each other on request. Their contents have no meaning. A sender may
+//! always wake over TCP instead, so every wait that watches a doorbell watches the kernel
+//! connection, too.
 #![allow(unsafe_code)] // libc's calls, with memory of this module
 
 use std::ffi::{c_int, c_long};
@@ -12,28 +13,29 @@ use sys::doorbell::{AT_ONCE, Kind};
 use crate::hidden::{self, Hidden};
 use crate::real;
 
-/// Both of one connection.
+/// The two doorbells of a connection.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     own: Hidden,
     peer: Hidden,
     kind: Kind,
-    /// The epoll set that watches the own one, by edges: its number, and 1; 0: none.
+    /// The epoll set that watches our doorbell, edge-triggered: number plus 1; 0: none.
     pub(crate) set: u32,
-    /// The socket is a member of that set: one that was taken out may be put in again.
+    /// The socket is a member of that set: a removed one may be added again.
     pub(crate) is_member: bool,
-    /// Edges since it was emptied, modulo 256.
+    /// Edges since our doorbell was emptied, modulo 256.
     edges: u8,
 }
 
-/// Reads of one emptying: a page. A peer that writes more has its own connection woken in vain.
+/// Reads of one emptying: a page. A peer that writes more only causes wake-ups of its own
+/// connection.
 const READS: usize = 64;
 
-/// With a socket's number in its low half, what the kernel reports of a doorbell in an epoll set, by which no program can mean
-/// anything: 32 random bits, and exactly EPOLLIN.
+/// The upper half of `epoll_data` for doorbells in an epoll set, with a socket's number in the
+/// lower half: 32 random bits, and exactly EPOLLIN, so that no program has the same.
 const DATUM: u64 = 0xc3a9_71f2 << 32;
 
-/// The socket of an event, if it is of a doorbell.
+/// The socket of an event, if a doorbell caused it.
 #[inline]
 pub(crate) fn rung(data: u64, events: u32) -> Option<u32> {
     (data & !u64::from(u32::MAX) == DATUM && events == libc::EPOLLIN as u32).then_some(data as u32)
@@ -53,17 +55,17 @@ impl Doorbell {
         })
     }
 
-    /// The own one, if no file of the program's is at its number.
+    /// Our doorbell, unless the program has put a file at its number.
     pub(crate) fn own(&self) -> Option<c_int> {
         Some(self.own.fd()).filter(|fd| *fd >= 0)
     }
 
-    /// Whether one of both has this number.
+    /// Whether one of the two has this number.
     pub(crate) fn has(&self, fd: c_int) -> bool {
         fd >= 0 && [self.own.fd(), self.peer.fd()].contains(&fd)
     }
 
-    /// Wakes the peer. False: it has no room, which one that is read would have.
+    /// Wakes the peer. False: it is full, which one that the peer reads is not.
     pub(crate) fn wake_peer(&self) -> bool {
         let (fd, byte) = (self.peer.fd(), 0u8);
         let (byte, until) = (&raw const byte, (&raw const AT_ONCE) as c_long);
@@ -71,7 +73,7 @@ impl Doorbell {
         real::kept_errno(|| unsafe {
             match self.kind {
                 Kind::Pipe => real::write(fd, byte.cast(), 1) == 1,
-                // No function of libc's, which would be a place where a thread can be cancelled.
+                // No function of libc, since that would be a cancellation point.
                 Kind::Queue => {
                     real::syscall(libc::SYS_mq_timedsend, fd.into(), byte as c_long, 1, 0, until, 0) == 0
                 }
@@ -79,8 +81,8 @@ impl Doorbell {
         })
     }
 
-    /// An edge of the own one woke its set. A pipe may keep its bytes, where the kernel allows it: it has room for a page, and
-    /// a write that finds none is an edge, too.
+    /// An edge of our doorbell woke its set. A pipe may keep its bytes, if the kernel allows it: it
+    /// has room for a page, and a write that finds it full is an edge, too.
     pub(crate) fn has_woken_set(&mut self) {
         self.edges = self.edges.wrapping_add(1);
         if self.edges == 0 || self.kind == Kind::Queue || !sys::doorbell::may_stay_unread() {
@@ -88,8 +90,8 @@ impl Doorbell {
         }
     }
 
-    /// Empties the own one, before the look at the ring that counts: the next wake-up is an edge then, on each Linux (from 5.5
-    /// to 5.13 one that does not find the pipe empty is none).
+    /// Empties our doorbell, before the check of the ring that counts: then the next wake-up is an
+    /// edge on every Linux (from 5.5 to 5.13 a write to a nonempty pipe is none).
     pub(crate) fn empty(&self) {
         match self.kind {
             Kind::Pipe => self.empty_pipe(),
@@ -115,12 +117,12 @@ impl Doorbell {
         }
     }
 
-    /// In the child of a fork: the set, and what watches the bell there, are its parent's.
+    /// In the child of a fork: the set, and the registration there, are the parent's.
     pub(crate) fn is_inherited(&mut self) {
         self.set = 0;
     }
 
-    /// epoll_ctl(2) about the own one, and the socket of this number.
+    /// epoll_ctl(2) for our doorbell, with the number of its socket.
     pub(crate) fn control(&self, epfd: c_int, operation: c_int, number: u32) -> bool {
         let mut event =
             epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: DATUM | u64::from(number) };

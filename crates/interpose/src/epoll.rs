@@ -1,4 +1,4 @@
-//! The waits of epoll sets: rings are looked at before the kernel is asked to sleep.
+//! The waits of epoll sets: rings are polled before the thread sleeps in the kernel.
 #![allow(unsafe_code)] // events lie in the program's memory
 
 use std::ffi::c_int;
@@ -18,16 +18,16 @@ use crate::table::{self, Entry};
 use crate::threads;
 use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting};
 
-/// How long a wait may take.
+/// The timeout of a wait.
 #[derive(Clone, Copy)]
 pub(crate) enum Limit {
     Never,
-    /// From its beginning.
+    /// From the beginning of the wait.
     After(Duration),
 }
 
 impl Limit {
-    /// When the time is up; `None`: never.
+    /// When the wait times out; `None`: never.
     pub(crate) fn deadline(self, began: Instant) -> Option<Instant> {
         match self {
             Limit::Never => None,
@@ -40,7 +40,7 @@ impl Limit {
         deadline.map_or(Limit::Never, |deadline| Limit::After(deadline.saturating_sub(clock::now())))
     }
 
-    /// As ppoll(2) has it.
+    /// As ppoll(2) takes it.
     pub(crate) fn time(self) -> Option<timespec> {
         match self {
             Limit::Never => None,
@@ -53,7 +53,7 @@ impl Limit {
     }
 }
 
-/// The set and the socket that a change concerns, if both are ours.
+/// The set and the socket that a change concerns, if both are tracked.
 fn concerned(epfd: c_int, fd: c_int) -> Option<Place> {
     match (table::entry(epfd), table::entry(fd)) {
         (Entry::Set(set), Entry::Socket(socket)) => Some(Place { set, epfd, socket, fd }),
@@ -63,17 +63,18 @@ fn concerned(epfd: c_int, fd: c_int) -> Option<Place> {
 
 /// # Safety
 ///
-/// `event` is as epoll_ctl(2) has it, or no address that a program can have and the kernel has not read it.
+/// `event` is as epoll_ctl(2) requires, or an address that is in no process and that the kernel has
+/// not read.
 #[inline(always)]
 unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Option<Change> {
     if operation == libc::EPOLL_CTL_DEL {
         return Some(Change::Delete);
     }
-    // Without a socket of ours the kernel has read it.
+    // Without a tracked socket the kernel has read it.
     if sockets::any() && !is_readable(event) {
         return None;
     }
-    // SAFETY: the caller's promise. The event is packed: its words need not be aligned.
+    // SAFETY: the caller's promise. The event is packed: its fields need not be aligned.
     let wish = unsafe {
         let (events, data) = (&raw const (*event).events, &raw const (*event).u64);
         Wish { fd, events: events.read_unaligned(), data: data.read_unaligned() }
@@ -85,8 +86,8 @@ unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Opti
     }
 }
 
-/// epoll_ctl(2), which `call` makes; returns what that did, or would have done: where the set's waits look at
-/// the socket themselves the kernel is told later.
+/// epoll_ctl(2), made by `call`; returns its status, or the one it would have had: while the set's
+/// waits poll the socket themselves the call is deferred.
 ///
 /// # Safety
 ///
@@ -114,7 +115,7 @@ pub(crate) unsafe fn control(
     }
 }
 
-/// The same of a set or a descriptor that is not known, or of neither's concern.
+/// The same if the set or the descriptor is not tracked.
 fn make_unknown(
     set_fd: c_int,
     fd: c_int,
@@ -130,7 +131,8 @@ fn make_unknown(
         if let (Entry::Unknown | Entry::Foreign, Entry::Socket(_)) = (table::entry(set_fd), table::entry(fd))
             && let Some(set) = change.and_then(|_| sets::add())
         {
-            // The kernel took it for a set: it was made before we saw, or came from another process.
+            // The kernel accepted it as a set: it was created before the library started, or by
+            // another process.
             table::set(set_fd, Entry::Set(set));
         }
         match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
@@ -161,8 +163,8 @@ pub(crate) unsafe fn wait(
     mask: *const sigset_t,
 ) -> c_int {
     let most_events = usize::try_from(most).unwrap_or(0);
-    // SAFETY: the caller's promise. What the kernel has not written yet may be anything, as
-    // any bytes are an event.
+    // SAFETY: the caller's promise. Memory that the kernel has not written may hold any bytes, all
+    // of which are valid events.
     let room = unsafe { std::slice::from_raw_parts_mut(events, most_events) };
     let began = clock::now();
     let before = real::errno();
@@ -178,18 +180,18 @@ pub(crate) unsafe fn wait(
     done
 }
 
-/// One such call; its mask is null or a mask.
+/// A call of [`wait`]; its mask is null or a mask.
 struct SetWait<'a> {
     fd: c_int,
     set: &'static Set,
-    /// But while it sleeps or pauses.
+    /// Locked, except while it sleeps or pauses.
     inner: Option<sets::Guard<'static>>,
     room: &'a mut [epoll_event],
     mask: *const sigset_t,
     at_once: bool,
-    /// Until the first look.
+    /// Until the first poll.
     began: Option<Instant>,
-    /// The last look found something in rings.
+    /// The last poll found events in rings.
     in_rings: bool,
 }
 
@@ -203,7 +205,7 @@ impl SetWait<'_> {
         (self.inner.get_or_insert_with(|| set.lock()), self.room)
     }
 
-    /// What the kernel says, behind the first events; but of what is our own. Less than 0: errno.
+    /// Asks the kernel for events, behind the first ones, and removes our own. Less than 0: errno.
     fn ask(&mut self, told: usize, limit: Limit) -> c_int {
         loop {
             let room = &mut self.room[told..];
@@ -211,7 +213,7 @@ impl SetWait<'_> {
             let found = unsafe { kernel_wait(self.fd, room, limit, self.mask) };
             let Ok(count @ 1..) = usize::try_from(found) else { return found };
             match sets::without_own(&mut room[..count]) {
-                // It had the room of what may be behind it.
+                // It took the place of an event behind it.
                 0 if limit.is_at_once() => {}
                 left => return left as c_int,
             }
@@ -232,7 +234,7 @@ impl Waiting for SetWait<'_> {
         let share = if is_due { inner.share_of_rings(all) } else { all };
         let mut told = inner.collect(fd, &mut room[..share], 0, first);
         let in_rings = told;
-        // Who sleeps at once need not ask before.
+        // A call that sleeps at once need not ask before.
         let sleeps = told == 0 && !at_once && share > 0 && (!inner.looks() || !waiter.may_look());
         if is_due && !sleeps {
             inner.kernel_was_asked(now);
@@ -248,8 +250,8 @@ impl Waiting for SetWait<'_> {
             if rang || in_rings > 0 {
                 let kernels = inner.place_ends(room, told);
                 if rang {
-                    // Connections that a doorbell announced: a call that does not wait reports them, and they may be older than
-                    // those found.
+                    // Connections that a doorbell announced: a call that does not wait reports
+                    // them, and they may be older than those found.
                     told = inner.collect_more(fd, room, kernels, false);
                 }
             }
@@ -267,7 +269,7 @@ impl Waiting for SetWait<'_> {
     }
 
     fn begins_to_look(&mut self) {
-        // Others may wait in the set, or change it.
+        // Other threads may wait in the set, or change it.
         self.inner = None;
     }
 
@@ -294,7 +296,7 @@ impl Waiting for SetWait<'_> {
         let (inner, room) = self.parts();
         inner.woke();
         let Ok(found) = usize::try_from(found) else {
-            // Doorbells may have rung, for what is older than what lies in rings that are looked at.
+            // Doorbells may have announced bytes that are older than those in polled rings.
             inner.asks_kernel_next();
             real::set_errno(errno);
             return Slept { at, called: 0, outcome: Break(-1) };
@@ -328,7 +330,7 @@ impl Waiting for SetWait<'_> {
     }
 }
 
-/// A wait in a set that has no promoted sockets, which `call` makes; it may get some meanwhile.
+/// A wait by `call` in a set without promoted sockets; it may get some meanwhile.
 ///
 /// # Safety
 ///
@@ -349,7 +351,8 @@ pub(crate) unsafe fn wait_unaware(
     }
     let began = clock::milliseconds();
     let set = sets::at(number);
-    // UNAWARE-PAIR: it is seen by whoever has the set's socket promoted and changes it then.
+    // UNAWARE-PAIR: counted before `promoted` is read. A thread that promotes a socket of the set,
+    // and changes the set then, reads the count.
     set.unaware.fetch_add(1, Ordering::SeqCst);
     let late = set.promoted.load(Ordering::SeqCst) > 0;
     let found = if late { 0 } else { call() };
@@ -358,7 +361,7 @@ pub(crate) unsafe fn wait_unaware(
     if !late && (count == 0 || promoted_set(fd).is_none()) {
         return found;
     }
-    // SAFETY: the caller's promise; so many events were written.
+    // SAFETY: the caller's promise; `count` events were written.
     let room = unsafe { std::slice::from_raw_parts_mut(events, count) };
     let left = sets::without_own(room);
     let room = &mut room[..left];
@@ -369,7 +372,8 @@ pub(crate) unsafe fn wait_unaware(
     let left = match limit {
         Limit::Never => Limit::Never,
         Limit::After(limit) => {
-            // It must not end early: rather a tick late, the one time that its set gets a promoted socket.
+            // It must not end early: rather a tick late, the one time that its set gets a promoted
+            // socket.
             let waited = clock::milliseconds().saturating_sub(began + TICK);
             Limit::After(limit.saturating_sub(Duration::from_millis(waited)))
         }
@@ -401,14 +405,15 @@ unsafe fn kernel_wait(fd: c_int, room: &mut [epoll_event], limit: Limit, mask: *
     }
 }
 
-/// Whether a wait in this set is the kernel's alone from here on: no socket of it is [promoted](promoted_set), and nobody is there who
-/// could promote one before it ends. A handler ends it, and one that promotes a socket just before leaves that armed.
+/// Whether the kernel alone handles this wait: no socket of the set is [promoted](promoted_set),
+/// and no other thread can promote one before the wait ends. A handler ends the wait, and one that
+/// promotes a socket just before it leaves the socket armed.
 #[inline]
 pub(crate) fn is_the_kernels(promoted: Option<&'static Set>) -> bool {
     promoted.is_none() && threads::is_alone()
 }
 
-/// The set of a descriptor, if it has promoted sockets.
+/// The set of a descriptor, if it has promoted sockets or changes for the kernel.
 #[inline]
 pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
     match table::entry(fd) {
@@ -423,12 +428,12 @@ pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
     }
 }
 
-/// A limit in milliseconds; below 0: none.
+/// A timeout in milliseconds; below 0: none.
 pub(crate) fn milliseconds(timeout: c_int) -> Limit {
     u64::try_from(timeout).map_or(Limit::Never, |timeout| Limit::After(Duration::from_millis(timeout)))
 }
 
-/// A limit as ppoll(2) has it; `Err`: the call is to be left to the kernel, which refuses it.
+/// A timeout as ppoll(2) takes it; `Err`: the kernel has to refuse the call.
 pub(crate) fn time(timeout: Option<&timespec>) -> Result<Limit, ()> {
     let Some(timeout) = timeout else { return Ok(Limit::Never) };
     match (u64::try_from(timeout.tv_sec), u32::try_from(timeout.tv_nsec)) {

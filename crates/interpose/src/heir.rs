@@ -1,5 +1,5 @@
-//! A connection whose other end has closed, and cannot send again what lies unread: whoever is to
-//! have it gets another one in its place, which holds those bytes and ends as it did.
+//! The successor of a connection whose peer has closed, and can no longer resend unread bytes: a
+//! new connection in its place, which holds those bytes and ends the same way.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,29 +14,29 @@ use crate::sockets::Promoted;
 use crate::table::{self, Entry};
 
 impl Promoted {
-    /// Puts what is left of the stream under every descriptor of the socket. `None`: the other
-    /// end has not closed, more is to come, or there is no room for so much.
+    /// Puts the rest of the stream under every descriptor of the socket. `None`: the peer has not
+    /// closed, more is to come, or there is no room for so many bytes.
     pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
         let mut deadline = None;
         loop {
             match self.set_apart(fd) {
                 ControlFlow::Break(Ok(0)) => break,
                 ControlFlow::Break(Ok(_)) => deadline = None,
-                // It has said that it ends, and is about to.
+                // The peer has announced its end of stream, and is about to close.
                 ControlFlow::Continue(()) if self.connection.peer_has_finished() => {
                     leaving::wait(&mut deadline)?
                 }
                 ControlFlow::Break(Err(_)) | ControlFlow::Continue(()) => return None,
             }
         }
-        // It says so before its FIN.
+        // The peer sets this before its FIN.
         if !self.connection.peer_has_closed() {
             return None;
         }
         let heir = connection_with(self.apart.make_contiguous())?;
         kernel::control(heir.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
         if kernel::ends(fd) & libc::POLLHUP as u32 != 0 {
-            // This end had sent its FIN, too.
+            // This endpoint had sent FIN, too.
             net::shutdown(&heir, net::Shutdown::Write).ok()?;
         }
         table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, heir.as_raw_fd()));
@@ -44,7 +44,7 @@ impl Promoted {
     }
 }
 
-/// A connection that has so many bytes to read, and then ends.
+/// A connection from which these bytes, and then an end of stream, can be read.
 fn connection_with(bytes: &[u8]) -> Option<OwnedFd> {
     let socket =
         || net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();
@@ -55,7 +55,7 @@ fn connection_with(bytes: &[u8]) -> Option<OwnedFd> {
     net::listen(&listener, 1).ok()?;
     net::connect(&sender, &net::getsockname(&listener).ok()?).ok()?;
     let heir = net::accept_with(&listener, SocketFlags::CLOEXEC).ok()?;
-    // Somebody else may have been quicker to connect.
+    // Another process may have connected first.
     let ours = net::getpeername(&heir).ok()? == Some(net::getsockname(&sender).ok()?);
     let mut left = bytes;
     while ours && !left.is_empty() {

@@ -1,5 +1,5 @@
-//! Descriptors of the library's own, at numbers that no program reaches: above its soft limit (RLIMIT_NOFILE), or from
-//! 1,024 on, where the limit is higher. A program that closes one is told that there is none.
+//! The library's own descriptors, at numbers that no program uses: above its soft limit
+//! (RLIMIT_NOFILE), or from 1,024 on if the limit is higher. A program that closes one gets EBADF.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -12,37 +12,38 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use crate::mode;
 use crate::real;
 
-/// The first number where limits allow it: none of these is in an fd_set (select(2)), nor among the numbers that
-/// programs count on.
+/// The first number, where limits allow it: outside every fd_set (select(2)), and above the numbers
+/// that programs depend on.
 const FIRST: u64 = 1024;
-/// The most of them: 1,024 connections have doorbells.
+/// Hidden descriptors at most: 1,024 connections have doorbells.
 const MOST: u64 = 2048;
 
-/// A limit that leaves no room above, and is lower, is the program's alone.
+/// A lower limit that leaves no room above is left to the program.
 const LEAST: u64 = 256;
 
-/// Numbers are below this.
+/// All numbers are below this.
 const NUMBERS: usize = 1 << 16;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// A bit for each number that is one of them. One may be a program's by now, that closed it unseen and made another file.
+/// One bit for each hidden number. A program may have closed one by a raw system call and put
+/// another file there.
 static BITS: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// One of them. Dropping it closes it, unless the number is the program's.
+/// A hidden descriptor. Dropping it closes it, unless the number is the program's.
 #[derive(Debug)]
 pub(crate) struct Hidden {
     fd: c_int,
     file: File,
 }
 
-/// Which file it is.
+/// Identifies the file: device and inode.
 type File = (u64, u64);
 
-/// Where they may lie, by the limit of now.
+/// The possible numbers under the current limit.
 struct Place {
     lowest: u64,
     most: u64,
-    /// The soft limit is to be raised while the number is taken.
+    /// The soft limit has to be raised for this.
     raises: bool,
 }
 
@@ -52,22 +53,22 @@ impl Place {
         match soft {
             FIRST.. if soft > FIRST => Place { lowest: FIRST, most: MOST.min(soft / 4), raises: false },
             _ if hard > soft => Place { lowest: soft, most: MOST.min(hard - soft), raises: true },
-            // A share of what the program may have, unless that is little.
+            // A share of the program's numbers, unless those are few.
             LEAST.. => Place { lowest: soft - soft / 4, most: soft / 4, raises: false },
             _ => Place { lowest: soft, most: 0, raises: false },
         }
     }
 }
 
-/// Before the program has threads: the kernel's table of descriptors grows, which costs one that has threads an RCU grace
-/// period (`expand_fdtable`), 6 to 16 ms on Linux 6.18 at HZ=250.
+/// Grows the kernel's descriptor table before the program has threads: later this costs an RCU
+/// grace period (`expand_fdtable`), 6 to 16 ms on Linux 6.18 at HZ=250.
 pub(crate) fn make_room() {
     if let Ok(low) = rustix::event::eventfd(0, EventfdFlags::CLOEXEC) {
         drop(hide(low));
     }
 }
 
-/// Moves a descriptor there. `None`: there is no room, and it is closed.
+/// Moves a descriptor to a hidden number. `None`: no room; it was closed.
 pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
     if mode::is_confined() {
         return None;
@@ -80,7 +81,7 @@ pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
     }
     let duplicate = || {
         let fd = fcntl_dupfd_cloexec(&low, c_int::try_from(lowest).ok()?).ok()?;
-        // One that is beyond is closed.
+        // One beyond is closed.
         ((fd.as_raw_fd() as usize) < NUMBERS).then_some(fd)
     };
     let fd = if raises { with_raised(&limit, most, duplicate) } else { duplicate() };
@@ -92,12 +93,12 @@ pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
     hidden
 }
 
-/// Runs with a higher soft limit. One that the program sets meanwhile is kept.
+/// Runs with a higher soft limit. A limit that the program sets meanwhile is kept.
 fn with_raised<T>(limit: &Rlimit, most: u64, run: impl FnOnce() -> Option<T>) -> Option<T> {
     let raised = Rlimit { current: limit.current.map(|soft| soft + most), maximum: limit.maximum };
     let before = prlimit(None, Resource::Nofile, raised).ok()?;
     if before != *limit {
-        // Set since it was asked for.
+        // Set since it was read.
         let _ = prlimit(None, Resource::Nofile, before);
         return None;
     }
@@ -130,26 +131,26 @@ fn is_marked(fd: c_int) -> bool {
     word(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// Whether the program is not to know of the number. Each is a doorbell; another file is the program's, which
-/// closed it unseen.
+/// Whether the number is hidden from the program. Each is a doorbell; another file there is the
+/// program's, which closed the doorbell by a raw system call.
 #[inline]
 pub(crate) fn is_one(fd: c_int) -> bool {
     is_marked(fd) && real::borrow(fd).is_some_and(|fd| sys::doorbell::kind(fd).is_some())
 }
 
-/// The program makes a file of its own under that number.
+/// The program puts a file of its own at this number.
 pub(crate) fn is_taken(fd: c_int) {
     mark(fd, false);
 }
 
-/// Those between two numbers, by their order.
+/// Hidden numbers from `low` to `high`, in order.
 pub(crate) fn between(low: c_int, high: c_int) -> impl Iterator<Item = c_int> {
     let end = if COUNT.load(Relaxed) == 0 { 0 } else { NUMBERS as c_int };
     (low.max(0)..=high.min(end - 1)).filter(|fd| is_one(*fd))
 }
 
 impl Hidden {
-    /// Its number; -1: the program has taken that.
+    /// Its number; -1: the program has a file there.
     pub(crate) fn fd(&self) -> c_int {
         if is_marked(self.fd) { self.fd } else { -1 }
     }
@@ -159,10 +160,10 @@ impl Drop for Hidden {
     #[allow(unsafe_code)] // close(2)
     fn drop(&mut self) {
         COUNT.fetch_sub(1, Relaxed);
-        // A program that closes numbers by system calls of its own may have another file there.
+        // A program that closes numbers by raw system calls may have another file there.
         if is_marked(self.fd) && file(self.fd) == Some(self.file) {
             mark(self.fd, false);
-            // SAFETY: it is the file that was put there, and nobody else names it.
+            // SAFETY: it is our own file, which is in use nowhere else.
             real::kept_errno(|| unsafe { real::close(self.fd) });
         }
     }

@@ -1,8 +1,8 @@
-//! How many processes hold a plain socket: it is promoted by the last one only, since none
-//! can know what others would do with it.
+//! How many processes hold a plain socket: only the last holder promotes it, since the others might
+//! use it in any way.
 //!
-//! A socket that lives through a fork gets a count in memory that the processes share. One
-//! that dies without closing leaves it too high, and the socket on TCP.
+//! A socket that survives a fork gets a count in memory that the processes share. A process that
+//! dies without closing leaves the count too high, and the socket on TCP.
 #![allow(unsafe_code)] // an array of words in memory that is mapped once, for good
 
 use std::ptr::null_mut;
@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::mappings;
 
-/// Sockets that may be held by several processes at a time; others stay on TCP.
+/// Sockets that several processes may hold at a time; others stay on TCP.
 const MOST: u32 = 1 << 16;
-/// Looks for a free place that a fork is willing to make.
+/// Attempts of a fork to find a free count.
 const LOOKS: u32 = 64;
 
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-/// Where this process looks next.
+/// Where this process searches next.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A socket's place among the counts.
+/// The index of a socket's count, plus 1.
 #[derive(Debug, Default)]
 pub(crate) struct Holders(AtomicU32);
 
-/// Nobody else has it, as far as is known.
+/// No other process has it, as far as is seen.
 const ALONE: u32 = 0;
-/// There was no place: it counts as held by others for good.
+/// No count was free: it stays on TCP.
 const UNCOUNTED: u32 = u32::MAX;
 
-/// Makes room for the counts.
+/// Maps the counts.
 pub(crate) fn make() -> std::io::Result<()> {
     let memory = mappings::reserve(MOST as usize * size_of::<AtomicU32>(), libc::MAP_SHARED)?;
     COUNTS.store(memory.cast(), Ordering::Release);
@@ -36,7 +36,7 @@ pub(crate) fn make() -> std::io::Result<()> {
 }
 
 fn count(place: u32) -> &'static AtomicU32 {
-    // SAFETY: `make` mapped that many zeroed words for good before any place was given.
+    // SAFETY: `make` mapped that many zeroed words for good before any index was issued.
     unsafe { &*COUNTS.load(Ordering::Acquire).add((place % MOST) as usize) }
 }
 
@@ -64,7 +64,7 @@ impl Holders {
         }
     }
 
-    /// The fork failed, or this process has no descriptor of it any more.
+    /// The fork failed, or this process has no descriptor of the socket any more.
     pub(crate) fn give_up(&self) {
         match self.0.load(Ordering::Relaxed) {
             ALONE | UNCOUNTED => {}

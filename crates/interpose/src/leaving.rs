@@ -1,6 +1,7 @@
-//! Connections that go to a program, or a part of this one, that knows of no rings: by exec, in
-//! a message, into stdio. They are brought back to TCP before, for good, and nothing is lost:
-//! what lies unread in the ring the other end sends again through the kernel, or it goes to an heir.
+//! Demotion: a connection that another program, or code in this one outside the library, is about
+//! to use (by exec, in a message, through stdio) goes back to TCP first, for good. Nothing is lost:
+//! the peer resends unread bytes of the ring through the kernel, or a successor connection holds
+//! them.
 
 use std::ffi::c_int;
 use std::ops::ControlFlow;
@@ -24,33 +25,36 @@ use crate::table::{self, Entry};
 use crate::take::{Outcome, take};
 use crate::vfork;
 
-/// A call that the other end is just making takes a moment, unless it was stopped in the middle
-/// of it. Then it is waited for so long.
+/// A call that the peer is in takes a moment, unless the peer was stopped in the middle of it. Then
+/// the wait takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Looks for a bell that is on its way at a close, which nobody expects to wait: it takes microseconds, unless the other
-/// end lost its core in the middle of it. The pauses take some 100 ms in all, since timers are late by 50 us (prctl(2)).
+/// Checks for a wake-up byte in flight at a close, where no wait is expected: it takes
+/// microseconds, unless the peer lost its core halfway. The pauses take some 100 ms in all, since
+/// timers are late by 50 us (prctl(2)).
 const BELL_LOOKS: u32 = 1500;
-/// Those of them without a pause between.
+/// Those without a pause.
 const BELL_YIELDS: u32 = 50;
-/// Between two looks at what it came to.
+/// Between two checks.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Bytes that lie in no lane at most: more than the buffers of both ends hold (tcp_rmem and tcp_wmem of tcp(7)).
+/// Detached bytes at most: more than the buffers of both endpoints hold (tcp_rmem and tcp_wmem of
+/// tcp(7)).
 const APART_MOST: usize = 64 << 20;
 
-/// Somebody else is about to use the socket of this descriptor.
+/// Demotes the socket of this descriptor, which others are about to use.
 pub(crate) fn leave(fd: c_int) {
     leave_for(fd, Reason::Shared);
 }
 
-/// The socket of this descriptor is the kernel's from here on.
+/// Demotes the socket of this descriptor.
 pub(crate) fn leave_for(fd: c_int, why: Reason) {
     if let Entry::Socket(number) = table::entry(fd) {
         real::kept_errno(|| bring_back(number, sockets::at(number), fd, why));
     }
 }
 
-/// An option was set on the socket of this descriptor that the kernel has to act on: it goes back to TCP at once, or, if
-/// bytes lie unread in the ring, which are the kernel's only if the other end's program makes a call, once they were read.
+/// An option was set on the socket of this descriptor that only the kernel can apply. The socket is
+/// demoted at once, or, if the ring holds unread bytes, once they were read: the peer could resend
+/// them only when its program makes a call.
 pub(crate) fn leave_for_option(fd: c_int) {
     let Entry::Socket(number) = table::entry(fd) else { return };
     let mut inner = sockets::at(number).lock();
@@ -65,9 +69,9 @@ pub(crate) fn leave_for_option(fd: c_int) {
     leave_for(fd, Reason::Option);
 }
 
-/// The kernel alone is to tell of the socket of this descriptor, which stays this process's. Where
-/// its bytes cannot be had through the kernel they stay where they are: what is in the way, FIN
-/// or bytes behind them, makes the socket readable for everybody.
+/// Demotes the socket of this descriptor, whose events only the kernel can report to all sets. If
+/// its bytes cannot go through the kernel the socket stays promoted: what prevents it, FIN or bytes
+/// behind them, makes the socket readable for every waiter.
 pub(crate) fn leave_if_possible(fd: c_int) {
     let Entry::Socket(number) = table::entry(fd) else { return };
     let possible = {
@@ -85,8 +89,9 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     }
 }
 
-/// Another program is about to be started, with all descriptors that are not closed on exec(2); `forked`: as [`stays_here`]
-/// has it. Returns those that it does not get, and which sockets they are: [`inherit_again`] follows.
+/// Before another program is started with all descriptors that are not closed on exec(2); `forked`:
+/// see [`stays_here`]. Returns the descriptors that are kept from it, and their sockets' cookies,
+/// for [`inherit_again`].
 pub(crate) fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
     let (kept, gone): (Vec<c_int>, Vec<c_int>) = inherited().partition(|fd| stays_here(*fd, forked));
     kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true));
@@ -94,16 +99,17 @@ pub(crate) fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
     kept.into_iter().map(|fd| (fd, kernel::cookie(fd))).collect()
 }
 
-/// Programs get these again.
+/// Lets programs inherit these again.
 pub(crate) fn inherit_again(kept: Vec<(c_int, u64)>) {
-    // The numbers may be others' by now.
+    // The numbers may belong to other files by now.
     let same = |(fd, cookie): &(c_int, u64)| kernel::cookie(*fd) == *cookie;
     real::kept_errno(|| {
         kept.into_iter().filter(same).for_each(|(fd, _)| kernel::set_close_at_exec(fd, false))
     });
 }
 
-/// Has `call` start another program beside this one, with all descriptors that are not closed on exec(2).
+/// Runs `call`, which starts another program beside this one, with all descriptors that are not
+/// closed on exec(2).
 pub(crate) fn spawning<T>(call: impl FnOnce() -> T) -> T {
     if vfork::borrows_sockets() {
         return call();
@@ -111,7 +117,7 @@ pub(crate) fn spawning<T>(call: impl FnOnce() -> T) -> T {
     SPAWNS.fetch_add(1, Ordering::Relaxed);
     let kept = real::kept_errno(|| keep_here(false));
     let result = call();
-    // A program that another thread is just starting would get them.
+    // Else a program that another thread is just starting would get them.
     if SPAWNS.fetch_sub(1, Ordering::Relaxed) == 1 {
         inherit_again(kept);
     }
@@ -126,9 +132,10 @@ fn inherited() -> impl Iterator<Item = c_int> {
     (0..table::end()).filter(inherited)
 }
 
-/// Whether a descriptor is not to go to another program that inherits it, since that would have to wait until the other end's
-/// program looks: it has bytes in both lanes that nobody read, as streams have. Most programs that inherit one know nothing of
-/// it; those that are meant to have it get it as standard input or output. `forked`: only if another process goes on with it.
+/// Whether a descriptor is kept from another program that inherits it: its bytes lie unread on both
+/// paths, as those of a stream do, and a demotion would have to wait until the peer's program makes
+/// a call. Most programs that inherit one never use it; those that are meant to get it as standard
+/// input or output. `forked`: only if another process keeps the connection.
 pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
     let Entry::Socket(number) = table::entry(fd) else { return false };
     if fd <= libc::STDERR_FILENO {
@@ -139,7 +146,7 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
     (!forked || (promoted.inherited && promoted.connection.is_held_elsewhere())) && promoted.is_lost(fd)
 }
 
-/// This process can have no promoted connection any more, nor get one.
+/// Demotes all connections of this process, which may get no more.
 pub(crate) fn leave_all(why: Reason) {
     for (number, socket) in sockets::all() {
         bring_back(number, socket, socket.fd.load(Ordering::Relaxed), why);
@@ -152,7 +159,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
         State::Plain | State::Offered => {
             stats::stays(socket, why);
             promoter::keep_on_tcp(socket, number);
-            // Another thread may just have promoted it.
+            // Another thread may have promoted it just now.
             if socket.state() == State::Promoted {
                 bring_back(number, socket, fd, why);
             }
@@ -169,11 +176,12 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
                 }
             }
             if !promoted.connection.kernel_is_idle() && !promoted.connection.is_shared() {
-                // Another thread is in the middle of a call, and will not tell what comes of it: stream bytes only.
+                // Another thread is in a call of the kernel, and will not record the result: stream
+                // bytes only.
                 promoted.connection.kernel_refused();
             }
             if is_replaced {
-                // Its set has lost the file that lay under the number.
+                // The file that its set has registered is no longer at this number.
                 (inner.interest.registered, inner.interest.untold) = (None, true);
             }
             back_to_tcp(socket, inner, fd);
@@ -182,13 +190,13 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     }
 }
 
-/// Does `call`, a connect(2) that dissolves the connection. If it does the socket stays on TCP: what the monitor may
-/// still answer is of the connection before.
+/// Runs `call`, a connect(2) that dissolves the connection. If it does the socket stays on TCP: the
+/// monitor's pending answer is about the old connection.
 pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    // Nobody promotes it meanwhile.
+    // Keeps it from being promoted meanwhile.
     let mut inner = socket.lock();
     if let Some(promoted) = inner.promoted.as_deref_mut() {
-        // Before the reset, so that the other end's program gets the error.
+        // Before the reset, so that the peer's program gets the error.
         promoted.connection.reads_no_more(true);
     }
     let status = call();
@@ -198,7 +206,7 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
             real::kept_errno(|| promoter::keep_on_tcp(socket, socket.number()));
         }
         None => {}
-        // The kernel refused. If the other end has seen it, that sends through the kernel from here on.
+        // The kernel refused. A peer that has seen the flag sends through the kernel from here on.
         Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
         Some(_) => {
             socket.dissolved.fetch_add(1, Ordering::Relaxed);
@@ -208,12 +216,13 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
     status
 }
 
-/// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
+/// From here on only the kernel has the connection: its options are the program's again, and its
+/// set is updated.
 fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
     promoter::withdraw(promoted.token, false);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
-    // Also of a set that it was taken out of, which nobody would tell later.
+    // Includes the set that it was removed from, where nothing would do so later.
     sets::tell(&mut inner.interest);
     let set = inner.interest.set;
     inner.becomes(State::Kernel);
@@ -223,7 +232,7 @@ fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
     }
 }
 
-/// The other end may be this process's own, and its thread this one.
+/// Resends for demoted peers: the peer may be in this process, and served by this thread only.
 fn call_back_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
     for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
         if let Some(mut inner) = lock(socket)
@@ -236,29 +245,30 @@ fn call_back_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
 }
 
 impl Promoted {
-    /// What leaving would come to now. Behind FIN nothing can be sent again.
+    /// What a demotion would come to now. Nothing can be resent behind FIN.
     fn outlook(&mut self, fd: c_int) -> Leaving {
         let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
         if ended && self.connection.has_unread() {
             return Leaving::Lost;
         }
-        // Of nonsense that the other end wrote, whoever leaves is told.
+        // Protocol violations by the peer are reported by the demotion.
         self.connection.outlook().unwrap_or(Leaving::Wait)
     }
 
-    /// Whether bytes that nobody read can be had in their order through the other end only, if at all, nor be left to an heir.
+    /// Whether unread bytes depend on the peer for their order, and cannot go to a successor
+    /// connection.
     fn is_lost(&mut self, fd: c_int) -> bool {
         self.outlook(fd) == Leaving::Lost && !self.connection.peer_has_closed()
     }
 
-    /// Gives the connection back to the kernel, with nothing of ours in it. `None`: bytes that
-    /// lie unread cannot be had again in their order.
+    /// Returns the connection to the kernel, with no byte of ours in it. `None`: unread bytes
+    /// cannot be recovered in order.
     fn leave(&mut self, fd: c_int) -> Option<()> {
         if self.connection.peer_left() {
             self.send_again(fd).ok()?;
         }
         self.connection.leave();
-        // This process's own needs no wake-up, which would lie in its way if it leaves next.
+        // A peer in this process needs no wake-up, which would be in its way if it is demoted next.
         call_back_here(Socket::try_lock);
         let idle = self.connection.kernel_is_idle();
         if self.connection.wakes_to_leave(idle).ok()? {
@@ -267,36 +277,36 @@ impl Promoted {
         self.copy_untaken(fd);
         self.connection.end_sending().ok()?;
         if self.connection.peer_left() {
-            // It left at the same time.
+            // Both were demoted at the same time.
             self.send_again(fd).ok()?;
         } else {
             self.connection.refuse();
         }
         let mut deadline = None;
         let bells = loop {
-            // Before: what the other end says behind its end is all that it will.
+            // Checked first: a peer that has ended publishes nothing more.
             let ended = kernel::has_ended(fd);
             match self.connection.leaving().ok()? {
                 Leaving::Bells(bells) => break bells,
                 Leaving::GiveBack => return self.give_back(fd),
-                // One that was killed meanwhile comes to no end of it, and one that closed did not see this end leave.
+                // A killed peer never finishes, and one that closed did not see this demotion.
                 Leaving::Wait if ended => return None,
                 Leaving::Wait => wait_for_other_end(&mut deadline)?,
                 Leaving::Lost => return None,
             }
         };
         self.discard_bells(fd, bells)?;
-        // Behind FIN nothing can be sent again.
+        // Nothing can be resent behind FIN.
         let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
         (!ended || !self.connection.has_unread()).then_some(())
     }
 
-    /// Takes out bells that the kernel has, or is about to have.
+    /// Discards wake-up bytes that the kernel has, or is about to have.
     fn discard_bells(&mut self, fd: c_int, bells: u64) -> Option<()> {
         let mut left = bells as usize;
         let mut deadline = None;
         while left > 0 {
-            // They were given to the kernel before they were counted.
+            // The peer sent them before it counted them.
             match kernel::discard(fd, left) {
                 (0, None) if matches!(self.look(fd), Found::Nothing) => wait(&mut deadline)?,
                 (0, failed) => {
@@ -314,8 +324,8 @@ impl Promoted {
         Some(())
     }
 
-    /// What is left lies in both lanes, in an order that the kernel alone cannot have any more: the other end, which waits
-    /// for it, sends it through the kernel.
+    /// The unread bytes lie on both paths, in an order that the kernel alone cannot reproduce: the
+    /// peer, which waits for them, resends them through the kernel.
     #[cold]
     fn give_back(&mut self, fd: c_int) -> Option<()> {
         self.take_apart(fd)?;
@@ -336,7 +346,7 @@ impl Promoted {
         Some(())
     }
 
-    /// Takes a piece of what is here to [`Promoted::apart`], as [`take`] does.
+    /// Moves a piece of what is here to [`Promoted::apart`].
     pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<Outcome> {
         let mut piece = Room::take();
         let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
@@ -347,7 +357,7 @@ impl Promoted {
         taken
     }
 
-    /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
+    /// Moves all that the peer sends, which may wait for room, until the peer asks for it back.
     fn take_apart(&mut self, fd: c_int) -> Option<()> {
         let mut deadline = None;
         while self.apart.len() <= APART_MOST {
@@ -367,16 +377,17 @@ impl Promoted {
         None
     }
 
-    /// The other end has left: what it did not take goes to the kernel. EAGAIN: a part of it
-    /// waits for room there, and the next call on this socket tries again.
+    /// The peer was demoted: the bytes that it did not consume go to the kernel. EAGAIN: some wait
+    /// for room there, and the next call on this socket retries.
     #[cold]
     pub(crate) fn send_again(&mut self, fd: c_int) -> Result<(), i32> {
         self.send_again_waiting(fd, false)
     }
 
-    /// FIN is about to be sent, behind all that this end sent; `last`: by nobody but this process.
+    /// Before FIN, which follows all that this endpoint sent; `last`: no other process has the
+    /// socket.
     pub(crate) fn before_end(&mut self, fd: c_int, last: bool) {
-        // Behind FIN the other end gives nothing back.
+        // Behind FIN the peer returns nothing.
         self.send_all_again(fd);
         if last {
             self.connection.sends_no_more();
@@ -384,12 +395,13 @@ impl Promoted {
         }
     }
 
-    /// What the other end did not take from the ring goes to the kernel, too, where those find it to whom that may hand the
-    /// connection when this end cannot send it again, or in its order: FIN, or others' bytes, or many more, are about to follow.
+    /// Copies the ring bytes that the peer has not consumed into the kernel. If the peer hands the
+    /// connection on, they are found there in case this endpoint cannot resend them, or not in
+    /// order: FIN, another process's bytes or a spill are about to follow.
     #[cold]
-    #[inline(never)] // its piece would be on every caller's stack
+    #[inline(never)] // its buffer would be on every caller's stack
     pub(crate) fn copy_untaken(&mut self, fd: c_int) {
-        // Of nonsense that the other end wrote, whoever reads is told.
+        // Protocol violations by the peer are reported by the next read.
         let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
         let (mut left, mut room_made) = (untaken, false);
         let mut piece = Room::take();
@@ -401,7 +413,7 @@ impl Promoted {
                     left -= sent;
                 }
                 Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
-                    // As for what is sent again.
+                    // As in `send_again_now`.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
                 }
                 Err(_) => break,
@@ -410,19 +422,20 @@ impl Promoted {
         self.connection.end_copies(left == 0);
     }
 
-    /// [`Self::send_again`] where nobody asks again.
+    /// [`Self::send_again`] where no later call retries.
     fn send_all_again(&mut self, fd: c_int) {
         if self.connection.peer_left() {
             let _ = self.send_again_waiting(fd, true);
         }
     }
 
-    /// This end is about to be closed, and has said so: takes bells out, which are no unread data, and the one that the
-    /// other end is just giving to the kernel, which would meet a reset behind the close.
+    /// This endpoint is about to be closed, and has announced it. Discards wake-up bytes, which are
+    /// no unread data, and the one that the peer is just sending, for which the kernel would send
+    /// RST after the close.
     pub(crate) fn drop_last_bells(&mut self, fd: c_int) {
         for look in 0.. {
             self.drop_bells(fd);
-            // Over unread bytes this is a reset, whatever comes.
+            // With unread bytes the close sends RST in any case.
             if !self.connection.is_given_more() || self.connection.has_unread() {
                 return;
             }
@@ -439,12 +452,12 @@ impl Promoted {
         }
     }
 
-    /// As [`Self::send_again`]; `all`: it waits for room.
+    /// As [`Self::send_again`]; `all`: waits for room.
     fn send_again_waiting(&mut self, fd: c_int, all: bool) -> Result<(), i32> {
         let mut deadline = None;
         while !self.has_back(fd)? {
             let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
-            // It may have ended just behind the last of it.
+            // It may have ended just behind the last bytes.
             if wait(&mut deadline).is_none() || (ended && !self.has_back(fd)?) {
                 return Err(self.corrupt(fd));
             }
@@ -452,13 +465,13 @@ impl Promoted {
         let (mut deadline, mut before) = (None, usize::MAX);
         loop {
             match self.send_again_now(fd) {
-                // There was room for what came back before, if not at once.
+                // The kernel had room for the returned bytes before, and will again.
                 Err(libc::EAGAIN) if all || !self.returned.is_empty() => {
                     if std::mem::replace(&mut before, self.returned.len()) != self.returned.len() {
                         deadline = None;
                     }
                     if wait(&mut deadline).is_none() {
-                        // Other processes of this end do not know of it.
+                        // Other processes of this endpoint do not have these bytes.
                         let gone = all || self.connection.is_shared();
                         return Err(if gone { self.corrupt(fd) } else { libc::EAGAIN });
                     }
@@ -468,13 +481,13 @@ impl Promoted {
         }
     }
 
-    /// Whether the other end, which has left, is to give something back.
+    /// Whether the demoted peer has to return bytes.
     fn is_owed_by_other_end(&mut self, fd: c_int) -> Result<bool, i32> {
         let idle = self.connection.kernel_is_idle();
         self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))
     }
 
-    /// Whether nothing is missing of what the other end, which has left, has to give back. It does so at once.
+    /// Whether all bytes that the demoted peer has to return are here. It returns them at once.
     fn has_back(&mut self, fd: c_int) -> Result<bool, i32> {
         if !self.is_owed_by_other_end(fd)? {
             return Ok(true);
@@ -483,15 +496,15 @@ impl Promoted {
         let all = self.connection.get_back(&mut bytes);
         self.returned.extend(bytes);
         match all {
-            // Two that leave each other would wait for each other.
+            // Two endpoints demoted at once would wait for each other.
             Ok(all) if (all || !self.connection.has_left()) && self.returned.len() <= APART_MOST => Ok(all),
             _ => Err(self.corrupt(fd)),
         }
     }
 
-    /// As [`Self::send_again`], without waiting for what the other end gives back.
+    /// As [`Self::send_again`], without waiting for bytes that the peer returns.
     fn send_again_now(&mut self, fd: c_int) -> Result<(), i32> {
-        // Other processes of this end do not know of a part of it.
+        // Other processes of this endpoint do not have some of these bytes.
         if (self.connection.is_shared() && self.is_owed_by_other_end(fd)?) || !self.has_back(fd)? {
             return Err(libc::EAGAIN);
         }
@@ -517,7 +530,8 @@ impl Promoted {
                 Ok(sent) if !self.returned.is_empty() => drop(self.returned.drain(..sent)),
                 Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
                 Err(libc::EAGAIN) if self.returned.is_empty() && !std::mem::replace(&mut room_made, true) => {
-                    // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
+                    // The program may not use this socket again soon. socket(7): the kernel doubles
+                    // the value.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(owed as c_int));
                 }
                 Err(errno) => return Err(errno),
@@ -526,13 +540,13 @@ impl Promoted {
     }
 }
 
-/// The same for who waits for an answer of the other end, which may be this process's own.
+/// As [`wait`], for an answer of the peer, which may be in this process.
 fn wait_for_other_end(deadline: &mut Option<Instant>) -> Option<()> {
     call_back_here(Socket::try_lock);
     wait(deadline)
 }
 
-/// Waits a moment; `None`: for too long already.
+/// Sleeps a moment; `None`: the deadline has passed.
 pub(crate) fn wait(deadline: &mut Option<Instant>) -> Option<()> {
     let now = clock::now();
     (now < *deadline.get_or_insert(now + PATIENCE)).then(|| std::thread::sleep(PAUSE))

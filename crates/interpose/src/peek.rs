@@ -1,5 +1,5 @@
-//! MSG_PEEK where a stream goes on in its other lane: on TCP one call tells of all that is here. With MSG_WAITALL it waits for
-//! all that it has room for.
+//! MSG_PEEK where a stream continues on its other path (ring or kernel): on TCP one call returns
+//! all bytes that are here. With MSG_WAITALL it waits until its buffer is full.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::signals;
 use crate::sockets::{Promoted, Socket};
 use crate::take::Outcome;
 
-/// Whether such a call waits for more than the first byte.
+/// Whether the call waits for more than the first byte.
 #[inline]
 pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
     const BOTH: c_int = libc::MSG_PEEK | libc::MSG_WAITALL;
@@ -28,8 +28,8 @@ pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
-/// Looks until all is here that there is room for, or no more will be; what was seen is told before any error. `None`: the
-/// socket is not promoted, after all.
+/// Checks until the buffer is full or no more will come. Bytes seen are returned before any error.
+/// `None`: the socket turned out not to be promoted.
 #[cold]
 pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
     let handled = signals::handled();
@@ -39,7 +39,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
     loop {
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
         match receive_some(socket, &mut kept, &mut limit, fd, &into, flags | now, seen > 0)? {
-            // Somebody else may have taken some of it.
+            // Another reader may have consumed some of it.
             Ok(Part { count, .. }) => seen = seen.max(count),
             Err(errno) if seen == 0 => return Some(Err(errno)),
             Err(_) => last = true,
@@ -47,9 +47,9 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         if last || seen == 0 || seen >= into.left {
             return Some(Ok(seen));
         }
-        // This thread comes back to the record.
+        // This thread returns to the record.
         kept.get_or_insert_with(|| socket.keep());
-        // What came before that is seen once more.
+        // Bytes that came before are seen once more.
         last = kernel::has_ended(fd)
             || signals::handled() != handled
             || limit.until(fd).is_some_and(|until| clock::now() >= until);
@@ -61,7 +61,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
 }
 
 impl Promoted {
-    /// Copies what is here of both lanes, and takes nothing; 0: nothing is here.
+    /// Copies what is here on both paths, and consumes nothing; 0: nothing is here.
     #[cold]
     pub(crate) fn peek_across(&mut self, fd: c_int, into: Pieces<'_>, flags: c_int) -> Outcome {
         let unread = match self.look(fd) {
@@ -94,7 +94,8 @@ impl Promoted {
         Ok(bytes.len())
     }
 
-    /// The first `most` bytes of these parts, as far as they are here; `kernel` is what the kernel has.
+    /// The first `most` bytes of these runs, as far as they are here; `kernel` is what the kernel
+    /// has.
     fn bytes_ahead(&self, ahead: &[Ahead], kernel: &[u8], most: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(most);
         for &Ahead { lane, skip, count } in ahead {
@@ -119,7 +120,7 @@ impl Promoted {
     }
 }
 
-/// The first bytes that the kernel has, bells among them.
+/// The first bytes that the kernel has, including wake-up bytes.
 fn peek_in_kernel(fd: c_int, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     let room = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };

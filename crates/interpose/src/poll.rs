@@ -1,4 +1,4 @@
-//! poll(2) and its relatives: rings are looked at before the kernel is asked to sleep.
+//! poll(2) and select(2): rings are polled before the thread sleeps in the kernel.
 #![allow(unsafe_code)] // descriptors and events lie in the program's memory
 
 use std::cell::Cell;
@@ -33,7 +33,7 @@ thread_local! {
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 
-/// Whether any of these is promoted, and asked for reading.
+/// Whether any of these is a promoted socket that is polled for reading.
 #[inline]
 pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     let mut concerns = false;
@@ -46,31 +46,33 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     concerns
 }
 
-/// The descriptors that a call waits for.
+/// The descriptors of a call.
 pub(crate) trait Waited {
-    /// Those waited for until they can be read, and whether the kernel has just reported that.
+    /// Those polled for reading, and whether the kernel has just reported them readable.
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)>;
 
-    /// Whether it asks of nothing but promoted sockets, and only whether these can be read.
+    /// Whether all are promoted sockets, polled only for reading.
     fn asks_rings_alone(&self) -> bool;
 
-    /// As if the kernel had said that nothing is ready.
+    /// Sets the result to "nothing is ready".
     fn clear(&mut self);
 
-    /// What it asks for, as poll(2) has it, which can watch doorbells beside that.
+    /// The entries of a poll(2) that watches the same, to which doorbells can be added.
     fn entries(&self) -> impl Iterator<Item = pollfd>;
 
-    /// Keeps what poll(2) said of its entries; how many are ready. `None`: the call itself has to be asked.
+    /// Stores the result of that poll(2); returns how many are ready. `None`: the call itself has
+    /// to be made.
     fn keep(&mut self, entries: &[pollfd]) -> Option<c_int>;
 
-    /// Has the kernel wait, and keeps what it says; its result.
+    /// Makes the call in the kernel, and stores its result.
     ///
     /// # Safety
     ///
-    /// `time` is null or a time, `mask` null or a mask.
+    /// `time` is null or a timeout, `mask` null or a mask.
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int;
 
-    /// Corrects what the kernel said of those to read by what is [true](judge). Returns how many are ready.
+    /// Corrects the kernel's result for those polled for reading: see [`judge`]. Returns how many
+    /// are ready.
     fn correct(&mut self) -> c_int;
 }
 
@@ -123,7 +125,7 @@ pub(crate) fn promoted(fd: c_int) -> Option<&'static Socket> {
     table::socket(fd).filter(|socket| socket.state() == State::Promoted)
 }
 
-/// ppoll(2) for descriptors among which are promoted ones.
+/// ppoll(2) for descriptors that include promoted sockets.
 ///
 /// # Safety
 ///
@@ -145,7 +147,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     let done = Waiter::new(deadline).wait(&mut poll);
     let errno = real::errno();
     woke(fds);
-    // The program may wait in a way of its own the next time.
+    // The program may wait outside the library next.
     for (fd, said) in fds.to_read() {
         let Some(socket) = promoted(fd).filter(|socket| said || !socket.hears.load(Ordering::Relaxed)) else {
             continue;
@@ -159,7 +161,7 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         let rests = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_awake());
         if !rests && promoted.arm().unwrap_or(true) {
             drop(inner);
-            // Its set, in which another thread may sleep, is not woken for this either.
+            // Nor does it wake its set, in which another thread may sleep.
             receive::settle(socket);
         }
     }
@@ -168,17 +170,17 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     done
 }
 
-/// One such call; its mask is null or a mask.
+/// A call of [`wait`]; its mask is null or a mask.
 struct Poll<'a, W: ?Sized> {
     fds: &'a mut W,
     mask: *const sigset_t,
     at_once: bool,
-    /// Until the first look.
+    /// Until the first poll.
     began: Option<Instant>,
     asked_kernel: Option<Instant>,
     /// During a sleep.
     beside: Option<Beside>,
-    /// Doorbells can be watched beside what the program asks for.
+    /// The kernel accepts the doorbells in addition to the program's entries.
     takes_beside: bool,
 }
 
@@ -191,15 +193,15 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
         let is_due = self.asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY);
         let looks = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_look();
         if ready && self.mask.is_null() && !is_due && self.fds.asks_rings_alone() {
-            // What the kernel alone knows it is asked soon.
+            // The kernel's own events are asked for within `KERNEL_EVERY`.
             self.fds.clear();
             let found = self.fds.correct();
-            // Else another thread has read them.
+            // Otherwise another thread has read the bytes.
             if found > 0 || self.at_once {
                 return Break(found);
             }
         }
-        // A thread that sleeps at once need not ask before.
+        // A call that sleeps at once need not ask before.
         if ready || self.at_once || (looks && is_due) {
             self.asked_kernel = Some(now);
             ASKED.set(self.asked_kernel);
@@ -227,7 +229,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
     }
 
     fn arms(&mut self) -> ControlFlow<c_int, Armed> {
-        // The sleep watches doorbells of a few sockets, and the kernel connections of all.
+        // The sleep watches the doorbells of a few sockets, and the kernel connections of all.
         let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
             <= Beside::MOST;
         self.beside = if few && self.takes_beside { Beside::of(self.fds.entries()) } else { None };
@@ -276,7 +278,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
     }
 }
 
-/// Of those that have to be looked at. `said`: the kernel calls it readable.
+/// Runs for a socket whose ring has to be polled. `said`: the kernel reports it readable.
 fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
     let socket = promoted(fd)?;
     if socket.hears.load(Ordering::Relaxed) && !said {
@@ -285,7 +287,7 @@ fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> 
     Some(run(socket.lock().promoted.as_deref_mut()?, fd))
 }
 
-/// Whether a ring is in use among them, which is worth a look before sleeping.
+/// Whether a ring among them is in use, so that a spin may pay.
 fn any_in_use<W: Waited + ?Sized>(fds: &W) -> bool {
     fds.to_read().any(|(fd, _)| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
 }
@@ -309,7 +311,7 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> Armed {
         let in_a_set = inner.interest.sets > 0;
         if let Some(promoted) = inner.promoted.as_deref_mut() {
             promoted.is_used();
-            // One that its epoll set looks at hears no bells of its own.
+            // A socket that its epoll set polls gets no wake-up of its own.
             if !promoted.will_hear() {
                 let watched = (promoted.doorbell_to_sleep_by().filter(|_| !in_a_set))
                     .is_some_and(|bell| beside.as_mut().is_some_and(|beside| beside.push(bell)));
@@ -322,8 +324,8 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> Armed {
     if news { Armed::News } else { Armed::Asleep { unseen } }
 }
 
-/// After a sleep, or before one that is not to be, nobody watches these doorbells. When the peer called that woke this thread;
-/// 0: not known.
+/// After a sleep, or one that was called off: the doorbells are not watched any more. Returns when
+/// the peer sent the wake-up that ended it; 0: not known.
 fn are_awake<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> u64 {
     let mut called = 0;
     for (fd, said) in fds.to_read() {
@@ -342,7 +344,7 @@ fn are_awake<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> u64 {
     called
 }
 
-/// After a sleep: no other thread has to mind this one any more.
+/// After a sleep: other threads need not consider this one any more.
 fn woke<W: Waited + ?Sized>(fds: &W) {
     if threads::is_alone() {
         return;
@@ -354,9 +356,9 @@ fn woke<W: Waited + ?Sized>(fds: &W) {
     }
 }
 
-/// Whether a descriptor can be read, which the kernel said or not, with the ring's bytes added and doorbells ignored; and
-/// whether it has failed, which the kernel has reported to the library and does not report again. `None`: the kernel's
-/// report stands.
+/// Whether a descriptor is readable, given the kernel's report, with the ring's bytes added and
+/// wake-up bytes ignored; and whether it has failed: the kernel reported the error to the library,
+/// and will not repeat it. `None`: the kernel's report stands.
 pub(crate) fn judge(fd: c_int, said: bool) -> Option<(bool, bool)> {
     with((fd, said), |promoted, fd| {
         let readable = has_bytes(promoted) || (said && has_news(promoted, fd));
@@ -364,10 +366,10 @@ pub(crate) fn judge(fd: c_int, said: bool) -> Option<(bool, bool)> {
     })
 }
 
-/// Whether a socket that the kernel calls readable has anything to read.
+/// Whether a socket that the kernel reports readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
     let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
-    // FIN may lie behind bells, and who does not wait asks once.
+    // FIN may lie behind wake-up bytes, and a call that does not wait asks once.
     kernel_knows || promoted.kernel_has_news(fd) || has_bytes(promoted) || promoted.kernel_has_news(fd)
 }
 
@@ -380,7 +382,8 @@ unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset
     unsafe { fds.ask(time.as_ref().map_or(null(), from_ref), mask) }
 }
 
-/// The same, with the doorbells beside them. `None`: they are to be asked for alone.
+/// As [`ask`], with the doorbells. `None`: the kernel refuses so many, and the call has to be made
+/// without them.
 ///
 /// # Safety
 ///
@@ -399,7 +402,7 @@ unsafe fn ask_beside<W: Waited + ?Sized>(
     // SAFETY: a time or null, and the caller's mask.
     match unsafe { beside.ask(time.as_ref().map_or(null(), from_ref), mask) } {
         Ok(entries) => fds.keep(entries),
-        // With the doorbells they are more than RLIMIT_NOFILE.
+        // With the doorbells they exceed RLIMIT_NOFILE.
         Err(libc::EINVAL) => None,
         Err(errno) => {
             real::set_errno(errno);

@@ -1,4 +1,4 @@
-//! This process and the monitor: which connections are offered, and what becomes of them.
+//! The client of the monitor: which connections are offered, and how answers are handled.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -37,21 +37,22 @@ pub(crate) use replaced::replacing;
 pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
 
-/// Offers in a row that nobody met, as far as they are counted: twice as many are left out each time.
+/// Consecutive offers without a match that are counted: each doubles the number of connections that
+/// are not offered next.
 const UNMET_MAX: u32 = 6;
-/// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
-/// takes twice as long.
+/// Interval between checks for an answer, at first and at last: each check without one doubles it.
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
-/// A pause after which an answer is no longer expected at any moment.
+/// An interval from which on no answer is imminent.
 const PATIENT: Duration = Duration::from_millis(5);
-/// How long a new connection waits for its promotion where all are wanted on rings.
+/// How long a new connection waits for its promotion in eager mode.
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
-/// How long the monitor is listened to after the last offer was taken back before its answer.
+/// How long the monitor is read after the last offer that was withdrawn unanswered.
 const LISTENS_FOR: Duration = Duration::from_secs(2);
 
-/// First number tried for our two descriptors: both fit into the table that every process begins
-/// with (NR_OPEN_DEFAULT, 64). A higher one grows it, and in a process with threads the kernel
-/// waits for an RCU grace period then (`expand_fdtable`): 6 to 16 ms on Linux 6.18 at HZ=250.
+/// First number tried for our two descriptors: both fit into the table with which every process
+/// begins (NR_OPEN_DEFAULT, 64). A higher number grows the table, and in a process with threads the
+/// kernel then waits for an RCU grace period (`expand_fdtable`): 6 to 16 ms on Linux 6.18 at
+/// HZ=250.
 const HIDDEN_FROM: i32 = 62;
 
 /// [`HIDDEN_FROM`], or the last two numbers that the process may have.
@@ -64,21 +65,21 @@ fn hidden_from() -> i32 {
 
 struct Promoter {
     settings: Settings,
-    /// How to reach the monitor, as the environment had it at the start.
+    /// How to reach the monitor, from the environment at the start.
     options: Options,
     client: Option<Client>,
     others: Vec<Arc<OtherLoop>>,
-    /// Of connections that were in the middle of a call.
+    /// Grants for connections with a call in progress.
     kept: Vec<Grant>,
-    /// The pause before the monitor is asked next.
+    /// The interval before the next check.
     pause: Duration,
-    /// Offers in a row that nobody met.
+    /// Consecutive offers without a match.
     unmet: u32,
-    /// The monitor's word for the last of them.
+    /// The monitor's reason for the last of them.
     unmet_word: Reason,
-    /// Offers that are left out, because of that.
+    /// Connections that are not offered, because of that.
     leave_out: u32,
-    /// An offer was taken back whose answer may be on its way.
+    /// Until then the answer to a withdrawn offer may arrive.
     listens_until: Instant,
     /// Why there is no monitor, while there is none.
     absence: Reason,
@@ -87,53 +88,54 @@ struct Promoter {
 static PROMOTER: Mutex<Option<Promoter>> = Mutex::new(None);
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// The monitor may have something to say, or has to be told something, beside that: one that is not
-/// read from reads no more.
+/// Something else may have to be read from the monitor, or sent to it: a monitor that is not read
+/// from stops reading.
 static LISTENS: AtomicBool = AtomicBool::new(false);
-/// When the monitor is asked next: in nanoseconds of the clock while an answer is expected at any moment, else in
+/// Time of the next check: in nanoseconds of the clock while an answer is imminent, else in
 /// milliseconds.
 static ASK_AT: AtomicU64 = AtomicU64::new(0);
 static ASKED_FROM: AtomicU64 = AtomicU64::new(0);
-/// An answer is expected at any moment.
+/// An answer is imminent.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
 static HIDDEN: AtomicI32 = AtomicI32::new(-1);
 
 thread_local! {
-    /// This thread runs with the promoter.
+    /// This thread runs code of the promoter.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Begins, once.
+/// Starts the promoter, once.
 pub(crate) fn start(settings: Settings) {
     mode::set(settings.mode);
     alone(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
-/// The descriptor that is our own, which the program does not know of.
+/// The connection to the monitor, which is hidden from the program.
 pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
-/// All of them.
+/// All hidden descriptors of the promoter.
 pub(crate) fn all_hidden() -> impl Iterator<Item = i32> {
     [hidden(), sets::hidden()].into_iter().flatten()
 }
 
-/// Whether this is that one, and it is the program that names it: our own close of it comes by
-/// the same name.
+/// Whether the program names a hidden descriptor: our own close of it goes through the same
+/// function.
 #[inline]
 pub(crate) fn is_hidden(fd: i32) -> bool {
     fd >= 0 && (HIDDEN.load(Ordering::Relaxed) == fd || sets::hidden() == Some(fd)) && !INSIDE.get()
 }
 
-/// Offers nothing from here on, and hears no answers.
+/// Makes no offers from here on, and reads no answers.
 pub(crate) fn stop() {
     mode::set(Mode::Off);
     with(Promoter::disconnect);
 }
 
-/// Runs with the promoter, unless another thread has it, or this one: a signal handler. False: so it was.
+/// Runs with the promoter, unless another thread, or this one under a signal handler, holds it.
+/// False: it does.
 fn with(run: impl FnOnce(&mut Promoter)) -> bool {
     let ran = alone(|promoter| promoter.as_mut().map(run)).is_some();
     if ran {
@@ -154,8 +156,8 @@ fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     Some(result)
 }
 
-/// A socket was connected, or is about to be; who waits for that may ask connect(2) again
-/// whether it is.
+/// A socket was connected, or is about to be: a nonblocking program may call connect(2) again to
+/// check.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
     if socket.connects() {
         socket.looked_at.store(0, Ordering::Relaxed);
@@ -167,8 +169,8 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
     }
 }
 
-/// A socket was accepted: the other end has made its offer by now, if it makes any, so that
-/// the answer to ours is near.
+/// A socket was accepted: the peer has made its offer by now, if it makes any, so that the answer
+/// to ours is imminent.
 pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     connected(socket, number);
     if mode::is_eager() {
@@ -177,8 +179,8 @@ pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     }
 }
 
-/// Before a socket's bytes go by TCP: eager promotion wants them on rings, the first as well. True: it may have waited
-/// for that.
+/// Before a socket's bytes go over TCP: eager mode wants all of them on rings. True: the call may
+/// have waited for that.
 #[inline]
 pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
     mode::is_eager() && {
@@ -193,15 +195,15 @@ pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
     }
 }
 
-/// Lets the monitor answer before the first byte goes, for as long as [`EAGER_PATIENCE`].
+/// Waits for the monitor's answer before the first byte is sent, for up to [`EAGER_PATIENCE`].
 #[cold]
 fn await_answer(socket: &'static Socket, number: u32) {
     if signals::is_on_small_stack() {
-        // Here nothing is offered, nor an answer taken.
+        // Neither offers nor answers are handled here.
         return;
     }
     let deadline = clock::now() + EAGER_PATIENCE;
-    // Another thread may have had the promoter when this was to be offered.
+    // Another thread may have held the promoter during the offer.
     while socket.state() == State::Plain && !offer(socket, number) && clock::now() < deadline {
         std::thread::yield_now();
     }
@@ -209,7 +211,7 @@ fn await_answer(socket: &'static Socket, number: u32) {
         let left = deadline.saturating_sub(clock::now());
         let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
         let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
-        // Another thread may take the answer meanwhile.
+        // Another thread may read the answer meanwhile.
         let left = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: i64::from(left.min(Duration::from_millis(1)).subsec_nanos()),
@@ -221,16 +223,16 @@ fn await_answer(socket: &'static Socket, number: u32) {
     }
 }
 
-/// Offers it, if that may come to anything. False: another thread has the promoter.
+/// Offers the socket, if that can succeed. False: another thread holds the promoter.
 #[cold]
 fn offer(socket: &'static Socket, number: u32) -> bool {
     if !mode::promotes() {
-        // The ledger is kept; nothing else will come of it.
+        // Only its counters are kept.
         socket.look_at.store(u32::MAX, Ordering::Relaxed);
         return true;
     }
     if socket.holders.are_several() {
-        // Those who fork for each connection close it in one of both processes.
+        // A server that forks for each connection closes it in one of the two processes.
         stats::begins(socket);
         stats::stays(socket, Reason::Shared);
         look_later(socket);
@@ -239,12 +241,12 @@ fn offer(socket: &'static Socket, number: u32) -> bool {
     with(|promoter| promoter.offer(socket, number))
 }
 
-/// Whether an answer of the monitor is expected at any moment.
+/// Whether an answer of the monitor is imminent.
 pub(crate) fn is_impatient() -> bool {
     IMPATIENT.load(Ordering::Relaxed)
 }
 
-/// Takes what the monitor has answered.
+/// Handles the monitor's answers.
 #[inline]
 pub(crate) fn answers() {
     if WAITING.load(Ordering::Relaxed) > 0 || LISTENS.load(Ordering::Relaxed) {
@@ -263,7 +265,7 @@ fn take_answers() {
     }
 }
 
-/// A socket that was offered is gone, or no longer wants an answer.
+/// An offered socket is closed, or no longer wants an answer.
 pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     if answered(socket, State::Kernel)
         && let Some(token) = token(socket, number)
@@ -272,7 +274,7 @@ pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     }
 }
 
-/// A socket is not to be promoted any more; one that was already stays so.
+/// Keeps a socket on TCP; one that is promoted stays so.
 pub(crate) fn keep_on_tcp(socket: &Socket, number: u32) {
     // The monitor may answer in between.
     while !socket.change_state(State::Plain, State::Kernel) && socket.state() == State::Offered {
@@ -280,8 +282,7 @@ pub(crate) fn keep_on_tcp(socket: &Socket, number: u32) {
     }
 }
 
-/// No answer is waited for any more. False: another thread has found that out, or the socket is
-/// gone.
+/// Ends the wait for an answer. False: another thread did, or the socket is gone.
 fn answered(socket: &Socket, becomes: State) -> bool {
     let first = socket.change_state(State::Offered, becomes);
     if first {
@@ -290,13 +291,12 @@ fn answered(socket: &Socket, becomes: State) -> bool {
     first
 }
 
-/// In the child of a fork: the connection to the monitor is the parent's, and so are the
-/// pages.
+/// In the child of a fork: the connection to the monitor and the pages are the parent's.
 pub(crate) fn forked() {
     pages::forget();
     HIDDEN.store(-1, Ordering::Relaxed);
     no_longer_offered(|_| {});
-    // Threads of the parent may have been in the middle of it.
+    // Threads of the parent may have been halfway through an update.
     WAITING.store(0, Ordering::Relaxed);
     LISTENS.store(false, Ordering::Relaxed);
     IMPATIENT.store(false, Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl Promoter {
             self.client = Client::connect(&options).ok();
         }
         let client = self.client.as_mut()?;
-        #[allow(clippy::disallowed_methods)] // seconds pass between two attempts, by whatever clock
+        #[allow(clippy::disallowed_methods)] // attempts are seconds apart, by any clock
         let _ = client.reconnect_due(std::time::Instant::now());
         HIDDEN.store(client.fd().map_or(-1, |fd| std::os::fd::AsRawFd::as_raw_fd(&fd)), Ordering::Relaxed);
         Some(client)
@@ -350,14 +350,14 @@ impl Promoter {
 
     fn offer(&mut self, socket: &'static Socket, number: u32) {
         if socket.state() != State::Plain {
-            // Another thread was faster.
+            // Another thread was first.
             return;
         }
         let raw = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(raw) else { return };
         look_later(socket);
         let (Some(local), Some(peer)) = (kernel::address(raw), kernel::peer(raw)) else { return };
-        // One that this process was forked with counts here from now on.
+        // An inherited socket counts in this process from now on.
         stats::begins(socket);
         let admitted = self.settings.admits(local.port(), peer.port());
         if !admitted || !sys::tcp::is_local(peer.ip()) {
@@ -397,7 +397,8 @@ impl Promoter {
             }
             None | Some(Err(OfferError::NoMonitor)) => {
                 stats::stays(socket, self.absence);
-                // Its end is heard only by listening; then another is looked for.
+                // Only reading finds that the connection ended; then a monitor is searched for
+                // again.
                 self.answers();
             }
             Some(Err(OfferError::Full)) => stats::stays(socket, Reason::Rate),
@@ -406,7 +407,7 @@ impl Promoter {
     }
 
     fn withdraw(&mut self, token: Token, unanswered: bool) {
-        // The program may make no other call for long.
+        // Withdrawn now: the program may make no other call for long.
         self.kept.retain(|grant| grant.token != token);
         let Some(client) = &mut self.client else { return };
         client.withdraw(token);
@@ -418,7 +419,7 @@ impl Promoter {
         }
     }
 
-    /// An answer may come at any moment.
+    /// An answer is imminent.
     fn expect_soon(&mut self) {
         self.pause = ANSWERS_EVERY[0];
         self.ask_later();
@@ -448,7 +449,7 @@ impl Promoter {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => {
                     self.absence = Reason::NoMonitor;
                     if !pages::keep(loop_page) {
-                        // Nobody would be told on it that this process sleeps.
+                        // Peers could not see that this process sleeps.
                         mode::set(Mode::Off);
                     }
                 }
@@ -468,7 +469,7 @@ impl Promoter {
                 Ok(None) => {
                     let unsent = client.has_unsent();
                     LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
-                    // Where one has come, as those of connections that began together do, more may.
+                    // Connections that began together get their answers together.
                     if came {
                         self.expect_soon();
                     }
@@ -492,7 +493,7 @@ impl Promoter {
         self.lost();
     }
 
-    /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.
+    /// The monitor is gone: offered sockets stay on TCP until they are next considered.
     fn lost(&mut self) {
         LISTENS.store(false, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
@@ -504,12 +505,13 @@ impl Promoter {
         let Some(socket) = offered(token) else { return };
         stats::stays(socket, reason);
         match reason {
-            // Too much was offered at once, or to a monitor that ends: later it may be taken.
+            // Too many offers at once, or the monitor is ending: a later offer may succeed.
             Reason::Rate | Reason::NoMonitor => {
                 look_later(socket);
                 answered(socket, State::Plain);
             }
-            // The other end does not run with Megapipe, or has had too little to do till now; or the policy may change.
+            // The peer does not run with Megapipe, or has carried too little till now; or the
+            // policy may change.
             Reason::NoPeer | Reason::OtherUser => {
                 look_later(socket);
                 answered(socket, State::Plain);
@@ -557,7 +559,7 @@ impl Promoter {
         self.take_up(Grant { token, own, peer, other, doorbell });
     }
 
-    /// Puts a connection on its rings, unless a call is under way: then once it has ended.
+    /// Promotes a connection, unless a call is in progress: then once that has ended.
     fn take_up(&mut self, grant: Grant) {
         let token = grant.token;
         let Some(socket) = offered(token) else {
@@ -583,7 +585,7 @@ impl Promoter {
     }
 }
 
-/// What the monitor gave for a connection.
+/// The monitor's grant for a connection.
 pub(crate) struct Grant {
     pub(crate) token: Token,
     pub(crate) own: SharedMapping,
@@ -592,7 +594,7 @@ pub(crate) struct Grant {
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// What was offered is on TCP again until it is looked at anew.
+/// Offered sockets stay on TCP until they are next considered.
 fn no_longer_offered(also: impl Fn(&Socket)) {
     for (_, socket) in sockets::all() {
         if socket.state() == State::Offered {
@@ -603,7 +605,7 @@ fn no_longer_offered(also: impl Fn(&Socket)) {
     }
 }
 
-/// The offered socket of a token, if it is still that.
+/// The offered socket of a token, if it still is one.
 fn offered(token: Token) -> Option<&'static Socket> {
     let socket = sockets::get(token.get() as u32)?;
     let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;

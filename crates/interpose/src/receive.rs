@@ -1,5 +1,5 @@
-//! Receiving on a promoted connection: bytes of the ring and of the kernel in their order,
-//! and the waits of a blocking call.
+//! Receiving on a promoted connection: bytes of ring and kernel in stream order, and the waits of a
+//! blocking call.
 
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -22,18 +22,18 @@ use crate::take::{Outcome, take};
 use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
 use crate::waiters;
 
-/// Bytes of one lane.
+/// Bytes from either the ring or the kernel.
 pub(crate) struct Part {
     pub(crate) count: usize,
-    /// Bytes of the other lane may lie behind them.
+    /// Bytes from the other one may follow.
     pub(crate) is_at_seam: bool,
 }
 
-/// Or an errno. `None`: the socket is not promoted, after all.
+/// Or an errno. `None`: the socket turned out not to be promoted.
 pub(crate) type Received = Option<Result<Part, i32>>;
 
-/// Receives on a socket that was promoted. `None`: it is not, after all, and only `taken` bytes were: fewer than what
-/// the call waits for.
+/// Receives on a promoted socket. `None`: it turned out not to be promoted, and `taken` bytes are
+/// fewer than the call waits for.
 pub(crate) fn receive(
     socket: &'static Socket,
     fd: c_int,
@@ -42,7 +42,7 @@ pub(crate) fn receive(
     taken: &mut usize,
 ) -> Option<Outcome> {
     let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
-    // Bytes before which a call that waits does not return.
+    // Bytes that a waiting call needs before it returns.
     let wanted = if waits && flags & libc::MSG_WAITALL != 0 { into.left } else { 1 };
     if peek::waits_for_all(socket, flags) {
         return peek::all(socket, fd, into, flags);
@@ -50,21 +50,22 @@ pub(crate) fn receive(
     let mut kept = None;
     let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     loop {
-        // What is here in the other lane belongs to the same read; nobody waits for it.
+        // Bytes on the other path belong to the same read, which does not wait for them.
         let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
         let rest = into.after(*taken);
         match receive_some(socket, &mut kept, &mut limit, fd, &rest, flags | more, *taken > 0) {
             Some(Ok(Part { count, is_at_seam })) => {
                 *taken += count;
-                // The kernel has more for pieces that its call did not name; a peek would see the same bytes again.
+                // The kernel may have more for pieces beyond its call; a peek would see the same
+                // bytes again.
                 let is_whole = flags & libc::MSG_PEEK != 0 || count < rest.in_one_call();
                 let ends = *taken >= wanted && !is_at_seam && is_whole;
                 if count == 0 || *taken >= into.left || ends {
                     return Some(Ok(*taken));
                 }
             }
-            // What was taken is told first, as Linux does; the error is there the next time,
-            // or was an interruption.
+            // Consumed bytes are returned first, as Linux does; the next call gets the error, or it
+            // was an interruption.
             Some(Err(_)) if *taken > 0 => return Some(Ok(*taken)),
             Some(Err(errno)) => return Some(Err(errno)),
             None => return (*taken >= wanted).then_some(Ok(*taken)),
@@ -72,8 +73,8 @@ pub(crate) fn receive(
     }
 }
 
-/// Receives into no room at all: waits as for a byte, and leaves it there. However a wait of it ends, the kernel
-/// returns 0.
+/// Receives into an empty buffer: waits as for one byte, and leaves it there. However the wait
+/// ends, the kernel returns 0.
 #[cold]
 pub(crate) fn receive_nothing(socket: &'static Socket, fd: c_int, flags: c_int) -> Option<Outcome> {
     let mut byte = 0;
@@ -85,7 +86,8 @@ pub(crate) fn receive_nothing(socket: &'static Socket, fd: c_int, flags: c_int) 
     }
 }
 
-/// Receives of one lane. `told`: bytes were taken before, which are told before any error.
+/// Receives from either the ring or the kernel. `partial`: the call has bytes already, which it
+/// returns before any error.
 pub(crate) fn receive_some(
     socket: &'static Socket,
     kept: &mut Option<Busy<'static>>,
@@ -118,7 +120,7 @@ pub(crate) fn receive_some(
     Waiter::new(None).wait(&mut read)
 }
 
-/// One such call.
+/// A call of [`receive_some`].
 struct Read<'a> {
     socket: &'static Socket,
     kept: &'a mut Option<Busy<'static>>,
@@ -128,20 +130,20 @@ struct Read<'a> {
     flags: c_int,
     told: bool,
     blocks: bool,
-    /// It has not looked yet, and would wait.
+    /// It has not checked yet, and would wait.
     looks_first: bool,
     dissolved_before: u32,
-    /// Since the last look.
+    /// Since the last check.
     slept: bool,
-    /// The kernel has said that there is something.
+    /// The kernel has reported something.
     asked: bool,
     /// See [`Self::became_nonblocking`].
     flags_asked: bool,
-    /// When the time is up, if a call of the kernel is to keep to it.
+    /// When the call times out, if it sleeps in a call of the kernel.
     until: Option<Instant>,
-    /// What it sleeps beside.
+    /// The doorbell that it also watches while it sleeps.
     doorbell: Option<c_int>,
-    /// It has no SO_RCVTIMEO, as that was set last so many times ago.
+    /// SO_RCVTIMEO is not set, as of this many changes of it.
     waits_for_ever: bool,
     limits_set: u32,
 }
@@ -149,7 +151,7 @@ struct Read<'a> {
 impl Waiting for Read<'_> {
     type Outcome = Received;
 
-    // In the frame of its only caller: the stack of a handler may be short.
+    // Inlined into its only caller: the stack of a handler may be short.
     #[inline(always)]
     fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Received, Phase> {
         let (socket, fd, flags) = (self.socket, self.fd, self.flags);
@@ -157,27 +159,29 @@ impl Waiting for Read<'_> {
         let Interest { set, events, sets, .. } = inner.interest;
         let slept = std::mem::take(&mut self.slept);
         let Some(promoted) = inner.promoted.as_deref_mut() else {
-            // connect(2) has ended the connection under a call that waits (`sk_disconnects` of Linux).
+            // connect(2) has dissolved the connection during this wait (`sk_disconnects` of Linux).
             let dissolved = slept && socket.dissolved.load(Relaxed) != self.dissolved_before;
             return Break(dissolved.then_some(Err(libc::EPIPE)));
         };
         promoted.is_used();
         let looks = std::mem::take(&mut self.looks_first);
         if looks && sets == 0 && promoted.shown <= promoted.connection.taken() {
-            // Nobody has told the program that something is here: this is how it waits.
+            // Nothing has reported these bytes to the program: this read is how it waits.
             promoted.is_read_by_waiting();
         }
         if looks && promoted.has_only_an_empty_ring() {
-            // What comes next comes by the ring, most likely: the kernel is asked when that was awaited in vain.
+            // The next bytes most likely come by the ring: the kernel is asked only after a spin
+            // that found nothing.
             promoted.is_awaited_here();
             self.kept.get_or_insert_with(|| socket.keep());
             if waiter.may_look() {
                 return Continue(Phase::Look);
             }
         }
-        // A set that is not known may be edge-triggered.
+        // A set that is not tracked may be edge-triggered.
         let told_again = if set == 0 { promoted.waiters.are_seen() } else { events & EDGE == 0 };
-        // What waits in the kernel alone is met by the one call that waits for it, or by the sleep beside the doorbell.
+        // If only the kernel can have data, one blocking recv(2) both waits and reads; else the
+        // sleep that also watches the doorbell reports it.
         let hears = if promoted.waits_in_kernel(flags) {
             !self.asked && promoted.knows_nothing()
         } else {
@@ -194,7 +198,7 @@ impl Waiting for Read<'_> {
             }
             return Break(Some(finish(socket, inner, fd, flags, outcome)));
         }
-        // This thread comes back to the record.
+        // This thread returns to the record.
         self.kept.get_or_insert_with(|| socket.keep());
         // Another process that has the socket may have cleared O_NONBLOCK.
         let is_told = flags & libc::MSG_DONTWAIT != 0
@@ -236,7 +240,7 @@ impl Waiting for Read<'_> {
         let sets = inner.interest.sets;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
         promoted.is_used();
-        // Where a set has it, too, the wake-up is the set's.
+        // If a set has it, too, the wake-up is the set's.
         self.doorbell = if sets == 0 && self.blocks { promoted.doorbell_to_sleep_by() } else { None };
         let by = self.doorbell.map_or(WakeUp::Tcp, |_| WakeUp::Doorbell);
         match promoted.arm_by(by) {
@@ -247,7 +251,7 @@ impl Waiting for Read<'_> {
         let unseen = if self.doorbell.is_some() {
             promoted.wakes_unseen(self.fd)
         } else {
-            // The kernel's call keeps to no time of ours.
+            // The kernel's call does not end at a time of ours.
             promoted.ring_unseen(self.fd);
             None
         };
@@ -255,7 +259,7 @@ impl Waiting for Read<'_> {
         let owes = promoted.owes_bells();
         drop(inner);
         if owes {
-            // They wake this thread, too.
+            // The wake-up bytes would wake this thread, too.
             std::thread::sleep(PAUSE);
         }
         promoter::answers();
@@ -282,7 +286,7 @@ impl Waiting for Read<'_> {
                 Ok(()) => self.has_slept(false, None),
                 Err(errno) => {
                     if errno == libc::EAGAIN && self.blocks && kernel::is_nonblocking(self.fd) {
-                        // O_NONBLOCK was set where nobody saw it.
+                        // O_NONBLOCK was set outside the library.
                         waiters::nonblocking(self.socket, true);
                     }
                     self.ends(errno)
@@ -299,7 +303,8 @@ impl Waiting for Read<'_> {
                 self.asked = woken.by_kernel;
                 self.has_slept(woken.by_doorbell, had_no_limit)
             }
-            // The next round decides whether the call ends: each handler ends a poll(2), and not each a recv(2).
+            // The next round decides whether the call ends: every handler ends a poll(2), but not
+            // every recv(2).
             Err(libc::EINTR | libc::EAGAIN) => {
                 self.asked = false;
                 self.has_slept(false, had_no_limit)
@@ -308,7 +313,7 @@ impl Waiting for Read<'_> {
         }
     }
 
-    /// SO_RCVTIMEO, which is its own, ends it elsewhere.
+    /// The call's own SO_RCVTIMEO ends it elsewhere.
     fn has_nothing(&mut self) -> Received {
         Some(Err(libc::EAGAIN))
     }
@@ -319,7 +324,8 @@ impl Waiting for Read<'_> {
 }
 
 impl Promoted {
-    /// O_NONBLOCK of a socket that counts as set so: asked again as long as other processes may have cleared it.
+    /// O_NONBLOCK of a socket that counts as nonblocking: asked again as long as other processes
+    /// may have cleared it.
     fn is_nonblocking(&mut self, fd: c_int) -> bool {
         if self.stays_nonblocking {
             return true;
@@ -331,7 +337,7 @@ impl Promoted {
 }
 
 impl Read<'_> {
-    /// What comes next comes by the kernel, or with a wake-up there: one call of it waits.
+    /// The next bytes come by the kernel, or with a wake-up there: one call both waits and reads.
     #[cold]
     fn asks_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Phase> {
         let (socket, fd, into, flags) = (self.socket, self.fd, *self.into, self.flags);
@@ -350,7 +356,7 @@ impl Read<'_> {
         };
         if count < 0 {
             return match crate::real::errno() {
-                // Another thread took it.
+                // Another thread consumed it.
                 libc::EAGAIN if waited == Ok(libc::MSG_DONTWAIT) => Continue(Phase::Collect),
                 errno => Break(self.fails(errno)),
             };
@@ -367,7 +373,8 @@ impl Read<'_> {
         Continue(Phase::Collect)
     }
 
-    /// Whether O_NONBLOCK was set where nobody saw it, which poll(2) does not report: asked once a call.
+    /// Whether O_NONBLOCK was set outside the library, which poll(2) does not report: asked once a
+    /// call.
     fn became_nonblocking(&mut self) -> bool {
         let became = !std::mem::replace(&mut self.flags_asked, true) && kernel::is_nonblocking(self.fd);
         if became {
@@ -376,7 +383,8 @@ impl Read<'_> {
         became
     }
 
-    /// `rung`: by the doorbell. `had_no_limit`: since when it has no SO_RCVTIMEO.
+    /// `rung`: the doorbell woke it. `had_no_limit`: the change of SO_RCVTIMEO since which it has
+    /// none.
     fn has_slept(&mut self, rung: bool, had_no_limit: Option<u32>) -> Slept<Received> {
         let at = clock::now();
         self.slept = true;
@@ -394,8 +402,8 @@ impl Read<'_> {
         Slept { at: clock::now(), called: 0, outcome: Break(self.fails(errno)) }
     }
 
-    /// The kernel, which tells an error of the connection once, failed a wait. A call that tells what it took before
-    /// leaves the error to the next.
+    /// A wait failed in the kernel, which reports an error of the connection once. A call that
+    /// returns bytes leaves the error to the next one.
     fn fails(&self, errno: i32) -> Received {
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
             promoted.is_awake(false);
@@ -407,7 +415,7 @@ impl Read<'_> {
     }
 }
 
-/// A call has come to this.
+/// Finishes a call: re-arms the connection as needed.
 fn finish(
     socket: &'static Socket,
     mut inner: Guard<'_>,
@@ -430,7 +438,8 @@ fn finish(
         && promoted.connection.reads_from_kernel()
         && !promoted.connection.reads_data_from_kernel()
     {
-        // The ring's bytes are taken: copies of them leave the kernel no room for what comes next, which is an edge.
+        // The ring's bytes are consumed. Discard their copies in the kernel, which leave no room
+        // for the next bytes, an edge.
         promoted.look_behind_bells(fd);
     }
     if flags & libc::MSG_PEEK == 0 && outcome.is_ok_and(|count| count > 0) {
@@ -451,8 +460,8 @@ fn finish(
     outcome.map(|count| Part { count, is_at_seam })
 }
 
-/// An end that nobody looks at by itself has to be looked at, since its ring still holds bytes for which no
-/// bell lies in the kernel.
+/// A set has to poll this endpoint: its ring still holds bytes, and the kernel has no wake-up for
+/// them.
 pub(crate) fn settle(socket: &'static Socket) {
     let set = socket.lock_alone().interest.set;
     if set > 0 {
@@ -460,5 +469,5 @@ pub(crate) fn settle(socket: &'static Socket) {
     }
 }
 
-/// Between two looks for bells that another process is about to find.
+/// Between two checks for wake-up bytes that another process is about to find.
 const PAUSE: Duration = Duration::from_micros(20);

@@ -1,4 +1,4 @@
-//! select(2), whose sets are waited for as descriptors of poll(2) are.
+//! select(2), whose sets are waited for like descriptors of poll(2).
 #![allow(unsafe_code)] // sets lie in the program's memory
 
 use std::ffi::c_int;
@@ -23,7 +23,7 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// What `look` says of each set's words of as many bits.
+    /// Checks the words of each set for `count` bits.
     fn lie_there(self, count: usize, look: impl Fn(*mut u64, usize) -> bool) -> bool {
         let words = count.div_ceil(u64::BITS as usize);
         [self.read, self.write, self.except].iter().all(|set| set.is_null() || look(set.cast(), words))
@@ -32,7 +32,7 @@ impl Sets {
 
 const MOST: usize = libc::FD_SETSIZE;
 
-/// The descriptors that are asked for reading; none, if that cannot be found out.
+/// The descriptors polled for reading; none, if the sets cannot be read.
 ///
 /// # Safety
 ///
@@ -45,7 +45,7 @@ pub(crate) unsafe fn asked_to_read(count: c_int, sets: Sets) -> impl Iterator<It
     (0..if asks { count } else { 0 }).filter(move |&fd| unsafe { libc::FD_ISSET(fd, sets.read) })
 }
 
-/// Whether a promoted socket is asked for reading.
+/// Whether a promoted socket is polled for reading.
 ///
 /// # Safety
 ///
@@ -65,8 +65,8 @@ pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
     })
 }
 
-/// Sockets of a call that is left to the kernel, since it has more descriptors than an `fd_set`, whose
-/// rings held bytes at its beginning that no bell told of.
+/// Sockets of a select(2) that is left to the kernel, since its sets are larger than an `fd_set`:
+/// those whose rings held unannounced bytes when the call began.
 pub(crate) struct Ready {
     known: [c_int; 16],
     count: usize,
@@ -88,15 +88,15 @@ impl Ready {
             return ready;
         }
         for place in 0..words {
-            // SAFETY: so many words are there.
+            // SAFETY: `are_readable` checked that many words.
             let word = unsafe { sets.read.cast::<u64>().add(place).read_unaligned() };
             for fd in bits(word).map(|bit| place as c_int * u64::BITS as c_int + bit) {
-                // Those that it has no room for are asked for again: some are ready.
+                // More are not needed: some are ready, and the program asks again.
                 let Some(known) = ready.known.get_mut(ready.count) else { return ready };
                 let is_here = poll::promoted(fd).is_some_and(|socket| {
                     let mut inner = socket.lock();
                     inner.promoted.as_deref_mut().is_some_and(|promoted| {
-                        // Those that announced what was taken before they came.
+                        // Wake-up bytes whose ring bytes were consumed already.
                         promoted.drop_bells(fd);
                         promoted.waits_anew();
                         waiters::arm_always(true);
@@ -116,7 +116,8 @@ impl Ready {
         self.count == 0
     }
 
-    /// What the call comes to that found so many others in the same sets.
+    /// The result of the call, which the kernel found `found` descriptors for, with these added to
+    /// its set.
     ///
     /// # Safety
     ///
@@ -137,8 +138,8 @@ impl Ready {
     }
 }
 
-/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too. Its words lie in a [`Mapping`],
-/// as a small alternate stack has none for them.
+/// The sets of a call and the kernel's result, in 64-bit words, which the kernel uses, too. They
+/// lie in a [`Mapping`], since a small alternate stack has no room for them.
 struct Waited<'memory> {
     count: c_int,
     sets: Sets,
@@ -146,23 +147,23 @@ struct Waited<'memory> {
     said: [&'memory mut [u64]; 3],
 }
 
-/// The places of the bits that are set.
+/// The positions of the set bits.
 fn bits(word: u64) -> impl Iterator<Item = c_int> {
     let rest = |left: u64| (left != 0).then_some(left);
     std::iter::successors(rest(word), move |left| rest(left & (left - 1)))
         .map(|left| left.trailing_zeros().cast_signed())
 }
 
-/// Which of the three sets.
+/// Indices of the three sets.
 const TO_READ: usize = 0;
 const TO_WRITE: usize = 1;
 const TO_EXCEPT: usize = 2;
 
-// What of poll(2) makes a descriptor ready in each (fs/select.c of Linux).
+// The poll(2) events that make a descriptor ready in each set (fs/select.c of Linux).
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const URGENT: i16 = libc::POLLPRI;
-/// What poll(2) adds by itself.
+/// Events that poll(2) reports unasked.
 const UNASKED: i16 = libc::POLLHUP | libc::POLLERR;
 
 impl poll::Waited for Waited<'_> {
@@ -199,7 +200,7 @@ impl poll::Waited for Waited<'_> {
         let mut ready = 0;
         for entry in entries.iter().filter(|entry| entry.revents != 0) {
             if entry.revents & libc::POLLNVAL != 0 {
-                // That is an error of the whole call.
+                // An error of the whole call.
                 return None;
             }
             let (place, bit) = (entry.fd as usize / u64::BITS as usize, 1 << (entry.fd as u32 % u64::BITS));
@@ -209,7 +210,8 @@ impl poll::Waited for Waited<'_> {
                 ready += c_int::from(said != 0);
             }
         }
-        // Hangups and errors, which poll(2) reports unasked, do not make each of these ready.
+        // Hangups and errors, which poll(2) reports unasked, do not make a descriptor ready in
+        // every set.
         let ends = entries.iter().any(|entry| entry.revents != 0);
         (ready > 0 || !ends).then_some(ready)
     }
@@ -239,7 +241,7 @@ impl poll::Waited for Waited<'_> {
                     self.said[TO_READ][place] |= bit;
                 }
                 if failed {
-                    // As the kernel's select has it (fs/select.c, POLLOUT_SET).
+                    // As the kernel's select does (fs/select.c, POLLOUT_SET).
                     self.said[TO_WRITE][place] |= self.asked[TO_WRITE][place] & bit;
                 }
             }
@@ -248,7 +250,7 @@ impl poll::Waited for Waited<'_> {
     }
 }
 
-/// pselect(2) for sets of which [`concerns`] said yes.
+/// pselect(2) for sets that passed [`concerns`].
 ///
 /// # Safety
 ///
@@ -268,7 +270,7 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     let mut waited = Waited { count, sets, asked: three(), said: three() };
     let places = [sets.read, sets.write, sets.except].map(|set| set.cast::<u8>());
     for (place, asked) in places.into_iter().zip(&mut waited.asked).filter(|(place, _)| !place.is_null()) {
-        // SAFETY: `concerns` found so many words there.
+        // SAFETY: `concerns` checked that many words there.
         unsafe { std::ptr::copy_nonoverlapping(place, asked.as_mut_ptr().cast(), words * size_of::<u64>()) };
         if bits % u64::BITS as usize != 0 {
             asked[words - 1] &= (1 << (bits % u64::BITS as usize)) - 1;
@@ -284,7 +286,7 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
         return -1;
     }
     for (place, said) in places.into_iter().zip(&waited.said).filter(|(place, _)| !place.is_null()) {
-        // SAFETY: there is room for so many words, which the kernel would write, too.
+        // SAFETY: `are_writable` checked that many words.
         unsafe { std::ptr::copy_nonoverlapping(said.as_ptr().cast(), place, words * size_of::<u64>()) };
     }
     ready

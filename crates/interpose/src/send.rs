@@ -1,5 +1,5 @@
-//! Sending on a promoted connection: into the ring, and through the kernel where it is full or
-//! no longer used.
+//! Sending on a promoted connection: into the ring, or through the kernel if the ring is full or no
+//! longer used.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -19,32 +19,33 @@ use crate::spin;
 use crate::stats::{COUNTERS, count};
 use crate::take::Outcome;
 
-/// How long a full ring is waited for while its reader makes progress: copying on is cheaper
-/// than a way round through the kernel.
+/// Wait for a full ring while its reader makes progress: copying on is cheaper than the detour
+/// through the kernel.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// Bytes of a message that goes into the ring as a whole or not at all: bytes of another thread or process would come into
-/// the middle of one. The kernel takes such a message in one piece.
+/// Messages up to this size go into the ring whole or not at all: another thread's or process's
+/// bytes would come into the middle of one. The kernel, too, takes such a message in one piece.
 const WHOLE: usize = 4096;
-/// Looks between two questions for the time.
+/// Spins between two reads of the clock.
 const LOOKS: u32 = 32;
 
-/// Longer than any acknowledgement is delayed (TCP_DELACK_MAX of Linux, 200 ms), which may be all that a bell lacks.
+/// Longer than any delay of an acknowledgement (TCP_DELACK_MAX of Linux, 200 ms), which may be all
+/// that a wake-up byte waits for.
 const ACKNOWLEDGED: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// The connection that this thread sent to last.
+    /// The connection on which this thread sent last.
     static LAST: Cell<*const Promoted> = const { Cell::new(ptr::null()) };
 }
 
-/// What to do next, decided under the socket's lock.
+/// The next step, decided under the socket's lock.
 enum Step {
     Done,
-    /// The ring is full: look again.
+    /// The ring is full: check again.
     Full,
-    /// The rest is the kernel's.
+    /// The rest goes through the kernel.
     Kernel,
-    /// The kernel has no room for what has to be sent before.
+    /// The kernel has no room for bytes that have to be sent first.
     Blocked,
     Failed(i32),
 }
@@ -55,7 +56,8 @@ impl Step {
     }
 }
 
-/// Sends on a socket that was promoted. `None`: it is not, after all, or is no more since `done` bytes were sent.
+/// Sends on a promoted socket. `None`: it turned out not to be promoted, or was demoted after
+/// `done` bytes.
 pub(crate) fn send(
     socket: &'static Socket,
     fd: c_int,
@@ -75,7 +77,7 @@ pub(crate) fn send(
         let step =
             promoted.step(fd, from, done, flags, deadline.is_some_and(|deadline| clock::now() >= deadline));
         if !step.is_last() {
-            // This thread comes back to the record.
+            // This thread returns to the record.
             kept.get_or_insert_with(|| socket.keep());
         }
         match step {
@@ -120,11 +122,11 @@ pub(crate) fn send(
             Step::Kernel => {
                 promoted.connection.kernel_call_begins();
                 let more = promoted.corked || flags & libc::MSG_MORE != 0;
-                // Before the call: another thread's bytes must not go by the ring meanwhile.
+                // Set before the call: another thread's bytes must not go by the ring meanwhile.
                 promoted.held |= more;
                 drop(inner);
                 let quiet = if *done > 0 { libc::MSG_NOSIGNAL } else { 0 };
-                // A call that waits again sends what there is room for, until the time is up.
+                // A call with a timeout sends what fits and waits again, until the time is up.
                 let room = match socket.blocks(flags).then(|| limit.next_wait(fd)) {
                     None | Some(Ok(None)) => Ok(0),
                     Some(Ok(until)) => {
@@ -149,7 +151,7 @@ pub(crate) fn send(
                 }
                 drop(inner);
                 if sent < 0 && goes_on && errno == libc::EAGAIN {
-                    // Another thread took the room.
+                    // Another thread used the room.
                     continue;
                 }
                 if sent < 0 {
@@ -157,8 +159,8 @@ pub(crate) fn send(
                     return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
                 }
                 *done += sent as usize;
-                // A call that takes less than it was given would block, or was interrupted; a
-                // long vector goes in several calls.
+                // A call that accepts less than it got would block, or was interrupted; a long
+                // vector takes several calls.
                 let short = (sent as usize) < from.after(*done - sent as usize).in_one_call();
                 if *done >= from.left || (short && !goes_on) {
                     return Some(Ok(*done));
@@ -174,7 +176,7 @@ impl Promoted {
             return Step::Failed(errno);
         }
         if flags & libc::MSG_OOB != 0 || self.connection.peer_reads_no_more() {
-            // The kernel knows what this comes to.
+            // The kernel decides the result.
             self.connection.kernel_sends();
         }
         if self.connection.peer_left()
@@ -182,7 +184,7 @@ impl Promoted {
         {
             return step;
         }
-        // The kernel holds it back, for 200 ms at most, unless more bytes follow there.
+        // The kernel holds the bytes back, for 200 ms at most, unless more follow there.
         let is_held_back = self.corked || self.held || flags & libc::MSG_MORE != 0;
         if !self.connection.stays_with_kernel() && !is_held_back {
             let mut rest = from.after(*done).at_most(self.connection.most_at_once());
@@ -190,8 +192,8 @@ impl Promoted {
                 return Step::Failed(libc::EFAULT);
             }
             let whole = rest.left.min(WHOLE).min(self.send_limit as usize);
-            // A sender that gets no answers has to ask whether the other end has taken all: `ring::Sender::write` notes the time
-            // if it has, by which a set orders its connections.
+            // A sender without answers has to check whether the peer has consumed all:
+            // `ring::Sender::write` then records the time, by which a set orders its connections.
             let turns_here = LAST.replace(self) != &raw const *self;
             if turns_here || self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
@@ -213,7 +215,7 @@ impl Promoted {
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
                 if self.connection.peer_left() {
-                    // What was just sent too; the next call goes on if that has to wait.
+                    // Includes what was just sent; the next call continues if it has to wait.
                     let _ = self.send_again(fd);
                 }
             }
@@ -233,7 +235,7 @@ impl Promoted {
         Step::Kernel
     }
 
-    /// What follows goes to the kernel.
+    /// The following bytes go through the kernel.
     #[cold]
     fn spill(&mut self, fd: c_int) -> Result<(), Corrupt> {
         if self.connection.is_first_spill() {
@@ -242,7 +244,7 @@ impl Promoted {
         self.connection.spill()
     }
 
-    /// The other end has left: what it did not take comes before anything else.
+    /// The peer was demoted: the bytes that it did not consume go first.
     #[cold]
     fn call_back(&mut self, fd: c_int) -> Option<Step> {
         match self.send_again(fd) {
@@ -252,7 +254,7 @@ impl Promoted {
         }
     }
 
-    /// Wakes the other end, if it waits for that; by what.
+    /// Wakes the peer, if it asked for that; returns by what.
     fn ring_bell(&mut self, fd: c_int) -> Option<WakeUp> {
         if self.connection.wants_wake_up(&self.other)? == WakeUp::Doorbell {
             count(&COUNTERS.bells, 1);
@@ -268,14 +270,14 @@ impl Promoted {
         if taken || self.connection.is_looked_for_behind_tcp() {
             self.connection.rang(&self.other, taken);
         } else {
-            // It does not count: the next message rings again.
+            // Not counted: the next message sends another one.
             self.connection.kernel_refused();
         }
         taken.then_some(WakeUp::Tcp)
     }
 
-    /// This thread sleeps for an answer, most likely, and has done so for a while: an end that was left awake between two
-    /// waits may wait where nobody sees it.
+    /// This thread most likely sleeps for an answer, and has done so for a while: a peer that stays
+    /// unarmed between two waits may wait outside the library.
     pub(crate) fn ring_unseen(&mut self, fd: c_int) {
         if self.connection.lies_unseen().is_some() && self.connection.may_wake_over_tcp() {
             count(&COUNTERS.bells, 1);
@@ -284,7 +286,7 @@ impl Promoted {
                 Err(errno) => {
                     self.connection.kernel_refused();
                     if !matches!(errno, libc::EAGAIN | libc::EPIPE) {
-                        // The kernel tells it once.
+                        // The kernel reports it once.
                         self.failed(errno);
                     }
                 }
@@ -292,7 +294,7 @@ impl Promoted {
         }
     }
 
-    /// Gives the kernel a bell that counts for this connection alone.
+    /// Sends a wake-up byte that counts for this connection alone.
     pub(crate) fn ring_now(&mut self, fd: c_int) {
         match self.give_bell(fd) {
             true => self.connection.bell_was_taken(),
@@ -300,7 +302,8 @@ impl Promoted {
         }
     }
 
-    /// Whether the kernel took a bell. One for an end that has nothing else to read is waited for.
+    /// Sends a wake-up byte; returns whether the kernel accepted it. Waits for room if the peer has
+    /// nothing else to read.
     fn give_bell(&mut self, fd: c_int) -> bool {
         count(&COUNTERS.bells, 1);
         self.connection.wakes_at(clock::nanoseconds());
@@ -311,7 +314,7 @@ impl Promoted {
                 Err(libc::EAGAIN) if self.connection.is_looked_for_behind_tcp() => return false,
                 Err(libc::EAGAIN) => {}
                 Err(_) => {
-                    // The connection ended meanwhile: the next send hears it from the kernel.
+                    // The connection ended meanwhile: the kernel reports it to the next send.
                     self.connection.kernel_sends();
                     return false;
                 }
@@ -319,7 +322,8 @@ impl Promoted {
             let now = clock::now();
             match deadline {
                 None => {
-                    // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
+                    // The program may not use this socket again soon. socket(7): the kernel doubles
+                    // the value.
                     if let Some(size) = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF) {
                         kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size);
                     }

@@ -1,8 +1,8 @@
-//! The epoll sets of this process that have promoted sockets: which of these are looked at by
-//! the set's own waits, and what the kernel's events about them mean.
+//! The epoll sets of this process that have promoted sockets: which of these the set's own waits
+//! poll, and what the kernel's events about them imply.
 //!
-//! A socket in a set's list is *hot* while it is not armed: its peer rings no bell for it,
-//! only for the set when that says that it sleeps. Locks are taken in the order set, socket.
+//! A socket in a set's list is *hot* while it is not armed: its peer sends no wake-up for it, only
+//! for the set while the set is marked asleep. Lock order: set, then socket.
 #![allow(unsafe_code)] // sets are leaked, and used by address
 
 use std::cell::UnsafeCell;
@@ -32,7 +32,7 @@ use looks::Found;
 pub(crate) use ready::{hidden, leave_number, prepare};
 pub(crate) use waking::without_own;
 
-/// The most sets of one process that are followed.
+/// Epoll sets of one process that are tracked at most.
 const MOST: usize = 4096;
 const IN: u32 = libc::EPOLLIN as u32;
 const IN_TOO: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -44,23 +44,24 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 #[derive(Default)]
 pub(crate) struct Set {
     lock: Lock,
-    /// Descriptors that name it.
+    /// Descriptors of this set.
     names: AtomicU32,
-    /// One of them, as a program last used it.
+    /// The descriptor that a program used last.
     epfd: AtomicI32,
-    /// Promoted sockets that it has.
+    /// Promoted sockets in this set.
     pub(crate) promoted: AtomicU32,
-    /// 1: the kernel has to be told of changes.
+    /// 1: some epoll_ctl(2) calls are deferred.
     pub(crate) untold: AtomicU32,
-    /// TCP sockets were put into it.
+    /// TCP sockets were added to it.
     has_sockets: AtomicBool,
-    /// It has, or had, a promoted socket or one of several sets: all others are in `others`.
+    /// It has, or had, a promoted socket or a socket that is in several sets. From then on `others`
+    /// holds all other members.
     mixed: AtomicBool,
-    /// Threads that wait in the kernel since before it had promoted sockets.
+    /// Threads that have waited in the kernel since before the set had promoted sockets.
     pub(crate) unaware: AtomicU32,
-    /// A thread sleeps by the number of the set's sleeper.
+    /// A thread sleeps, and the loop page marks this set's sleeper asleep.
     is_numbered: AtomicBool,
-    /// The kernel may report what no program asked for: see [`waking`].
+    /// The kernel may report events of our own descriptors: see [`waking`].
     pub(crate) was_woken: AtomicBool,
     next_free: AtomicU32,
     inner: UnsafeCell<Inner>,
@@ -72,52 +73,54 @@ unsafe impl Sync for Set {}
 #[derive(Default)]
 pub(crate) struct Inner {
     number: u32,
-    /// Sockets that waits look at: their numbers.
+    /// Numbers of the sockets that waits poll.
     list: Vec<u32>,
-    /// What the last look found. Room that is kept.
+    /// Results of the last poll. The allocation is reused.
     found: Vec<Found>,
-    /// Of what the kernel told last: sockets whose peers have ended. Likewise.
+    /// Sockets of the kernel's last events whose peers have sent FIN. The allocation is reused.
     ended: Vec<Found>,
-    /// When the newest bytes that were reported had been published.
+    /// When the newest reported bytes were published.
     latest: u64,
-    /// Promoted sockets by what the program has the kernel say about them.
+    /// Promoted sockets by their `epoll_data`.
     by_data: FxHashMap<u64, u32>,
-    /// Everything else in the set, by the same, and its descriptor; TCP sockets as soon as it is mixed.
+    /// Descriptors of all other members by their `epoll_data`; TCP sockets only once the set is
+    /// mixed.
     others: FxHashMap<u64, i32>,
-    /// Several of either have the same said, and one of them stands there.
+    /// Several members of one map had the same `epoll_data`, and the map holds only one of them.
     hides: bool,
-    /// The program has the same said about several of them: nothing can be concluded from
-    /// what the kernel says.
+    /// Several members have the same `epoll_data`: the kernel's events do not identify a socket.
     ambiguous: bool,
-    /// Sockets of whose changes the kernel has to be told.
+    /// Sockets with deferred epoll_ctl(2) calls.
     untold: Vec<u32>,
-    /// Its word of the loop page.
+    /// The set's word of the loop page.
     sleeper: Option<u32>,
-    /// Threads that wait now, and whether one ever did: a set that is waited for by system calls of the program's own
-    /// hears of what the kernel knows only.
+    /// Threads that wait now, and whether one ever did. A program that waits by raw system calls
+    /// gets only the kernel's events.
     waiting: u32,
     awaited: bool,
-    /// Somebody waits for the set itself; and in another set, where each arrival is an edge.
+    /// The set itself is polled; and it is a member of another set, where each arrival is an edge.
     watched: bool,
     in_a_set: bool,
-    /// Several threads have waited at once: each socket asks for wake-ups of its own, and none by the number of the set's sleeper.
+    /// Several threads have waited at once: each socket is armed separately, and the set's sleeper
+    /// is not used.
     crowd: bool,
-    /// Somebody may wait in it who is no thread of this process in epoll_wait(2): its members' doorbells are not watched.
+    /// Waiters may exist that are no threads of this process in epoll_wait(2): the members'
+    /// doorbells are not watched.
     over_tcp: bool,
-    /// The kernel knows by what its waiters can be woken.
+    /// [`ready`] is registered in the kernel's set, so that waiters can be woken.
     wakes: bool,
-    /// Where the next look begins, so that none is always last.
+    /// Where the next poll starts, so that no socket is always last.
     turn: usize,
     asked_kernel: Instant,
-    /// Something may be ready that only the kernel knows of.
+    /// Only the kernel can report some of what may be ready.
     kernel_is_due: bool,
-    /// Where a wait has room for one event: whose turn it was.
+    /// For waits with room for one event: whose turn it was.
     kernels_turn: bool,
-    /// [`Inner::called_at`].
+    /// [`Inner::peer_woke_at`].
     called_at: u64,
-    /// A doorbell woke it: a look at the list is due.
+    /// A doorbell woke the set: the list has to be polled.
     pub(crate) rang: bool,
-    /// When the peer of one of its sockets counts as one that waits unseen.
+    /// When the next peer that may wait unseen is due for a wake-up.
     pub(crate) unseen: Option<Instant>,
 }
 
@@ -126,7 +129,7 @@ static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: FreeList = FreeList::new();
 static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 
-/// A new set; `None`: too many.
+/// Adds a set; `None`: too many.
 pub(crate) fn add() -> Option<u32> {
     if let Some(number) = FREE.take(|number| &at(number).next_free) {
         at(number).names.store(1, Ordering::Relaxed);
@@ -144,19 +147,19 @@ pub(crate) fn add() -> Option<u32> {
     Some(number)
 }
 
-/// One more descriptor names it.
+/// Another descriptor refers to it.
 pub(crate) fn name(number: u32) {
     at(number).names.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One of its descriptors is gone. True: it was the last.
+/// One of its descriptors was closed. True: it was the last.
 pub(crate) fn remove(number: u32) -> bool {
     if at(number).names.fetch_sub(1, Ordering::AcqRel) > 1 {
         return false;
     }
     let mut inner = at(number).lock();
     for socket in std::mem::take(&mut inner.list) {
-        // Nobody looks at it now, and another set may get the number.
+        // This set no longer polls the socket, and another set may get the number.
         if let Some(promoted) = sockets::at(socket).lock().promoted.as_deref_mut()
             && promoted.listed_in == number + 1
         {
@@ -175,7 +178,7 @@ pub(crate) fn remove(number: u32) -> bool {
         }
         let interest = &mut guard.interest;
         if interest.registered.is_some_and(|registered| registered.set == here) {
-            // Nor would the kernel be told what it seems to know of that one.
+            // The kernel's registration ended with the set.
             interest.registered = None;
             interest.untold &= interest.set != here;
         }
@@ -188,7 +191,7 @@ pub(crate) fn remove(number: u32) -> bool {
             interest.sets = interest.sets.saturating_sub(1);
         }
     };
-    // One that is promoted later would be taken for a member of the set that gets the number.
+    // A socket promoted later would count as a member of the next set with this number.
     if at(number).has_sockets.swap(false, Ordering::Relaxed) {
         sockets::all().for_each(|(number, _)| forget(number));
     }
@@ -216,14 +219,14 @@ pub(crate) fn at(number: u32) -> &'static Set {
     unsafe { &*set }
 }
 
-/// Before a fork: the child has the kernel's sets, too.
+/// Before a fork: the child shares the kernel's sets.
 pub(crate) fn about_to_fork() {
     all().for_each(|set| set.lock().tell_kernel());
 }
 
 fn all() -> impl Iterator<Item = &'static Set> {
     let used = SETS.iter().take(USED.load(Ordering::Relaxed) as usize);
-    // SAFETY: as for `at`; null where one is just being made.
+    // SAFETY: as for `at`; null while `add` is running.
     used.filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
 }
 
@@ -235,7 +238,8 @@ pub(crate) fn forked() {
         let mut inner = set.lock();
         inner.waiting = 0;
         set.is_numbered.store(false, Ordering::Relaxed);
-        // The kernel's set is the parent's, too, who looks at its sockets: unless it is a set no more.
+        // The kernel's set is shared with the parent, which polls its sockets, unless the set is
+        // closed.
         inner.crowd = set.names.load(Ordering::Relaxed) > 0;
         inner.over_tcp = inner.crowd;
     }
@@ -252,7 +256,7 @@ impl Set {
         Guard { set: self, _held: self.lock.hold() }
     }
 
-    /// Whether the kernel is told of it by this descriptor.
+    /// Whether epoll_ctl(2) is called for it by this descriptor.
     pub(crate) fn is_named(&self, fd: i32) -> bool {
         self.epfd.load(Ordering::Relaxed) == fd
     }
@@ -272,7 +276,7 @@ impl Set {
     }
 }
 
-/// Holds a set's lock.
+/// Holds the lock of a set.
 pub(crate) struct Guard<'a> {
     set: &'a Set,
     _held: Held<'a>,

@@ -1,4 +1,4 @@
-//! The TCP sockets of this process: what was counted on them, and what they became.
+//! The TCP sockets of this process: their counters and states.
 #![allow(unsafe_code)] // records in memory that is mapped once, for good
 
 use std::cell::UnsafeCell;
@@ -21,110 +21,112 @@ use crate::pages;
 use crate::signals;
 use crate::waiters::Waiters;
 
-/// How far a socket has come.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// The record is nobody's.
+    /// The record is unused.
     Free = 0,
-    /// On TCP, and watched.
+    /// On TCP, and counted.
     Plain = 1,
     /// On TCP for good.
     Kernel = 2,
-    /// On TCP, and the monitor was asked.
+    /// On TCP, and offered to the monitor.
     Offered = 3,
     /// Its bytes go over shared memory.
     Promoted = 4,
 }
 
-/// One open TCP socket, however many descriptors of this process name it.
+/// One open TCP socket, whatever the number of its descriptors.
 ///
-/// A record is never unmapped, and zeroed memory is a free one. What every call on TCP touches comes first, in
-/// one line of the cache.
+/// A record is never unmapped, and zeroed memory is a free one. The fields that every call on TCP
+/// uses come first, in one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Socket {
     state: AtomicU32,
     /// Guards `inner`.
     lock: Lock,
-    /// Calls under way that come back to this record: those that read or write a socket on TCP, which nobody
-    /// promotes then, and those that wait for a promoted one. With [`GONE`], the record is given back by the last.
+    /// Calls in progress that return to this record: those on a socket on TCP, which must not be
+    /// promoted meanwhile, and waits on a promoted one. With [`GONE`], the last of them frees the
+    /// record.
     pub(crate) busy: AtomicU32,
-    /// Which record in the row of all that were used here; part of the monitor's token.
+    /// Counts the uses of this record; part of the monitor's token.
     pub(crate) generation: AtomicU32,
-    /// The ledger: what our calls sent and received.
+    /// What our calls sent and received.
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) messages_sent: AtomicU32,
     pub(crate) messages_received: AtomicU32,
-    /// Messages at which it is looked at again.
+    /// Messages at which it is next considered for promotion.
     pub(crate) look_at: AtomicU32,
-    /// Descriptors of this process.
+    /// Descriptors of this process that refer to it.
     pub(crate) names: AtomicU32,
     /// One of them.
     pub(crate) fd: AtomicI32,
-    /// What the program last asked of O_NONBLOCK, as far as was seen.
+    /// O_NONBLOCK as the program last set it, as far as was seen.
     pub(crate) nonblocking: AtomicBool,
-    /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
-    /// readable: who waits need not look at it.
+    /// It is promoted, its ring is not in use, and arrivals make the kernel's socket readable:
+    /// waits need not poll its ring.
     pub(crate) hears: AtomicBool,
-    /// The answer to its offer was waited for: eager promotion does so once.
+    /// A call has waited for the answer to its offer: eager promotion does so once.
     pub(crate) awaited: AtomicBool,
     /// TCP_INQ, while it is promoted.
     pub(crate) tells_unread: AtomicBool,
-    /// The kernel may act on options of it, or of its listener, or was not asked yet: `kernel_options`.
+    /// It, or its listener, may have options that the kernel acts on, or the kernel was not asked
+    /// yet: `kernel_options`.
     pub(crate) may_have_options: AtomicBool,
-    /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
+    /// It was connected or accepted, or is about to be: some programs call connect(2) twice.
     connected: AtomicBool,
     inner: UnsafeCell<Inner>,
-    /// The processes that have it.
+    /// The processes that have the socket.
     pub(crate) holders: Holders,
-    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
+    /// The part of the ring that SO_SNDBUF allows; [`WHOLE_RING`]: all.
     pub(crate) send_limit: AtomicU32,
-    /// Messages at the last look, and its time: milliseconds, as `clock` has them.
+    /// Messages at the last check, and its time: milliseconds of `clock`.
     pub(crate) looked_at: AtomicU32,
     pub(crate) looked_when: AtomicU64,
-    /// Messages each way that connections were waited for when it was offered.
+    /// Messages each way that connections had to have when it was offered.
     pub(crate) patience: AtomicU32,
-    /// Why its connection is on TCP, or that it is in memory, as `stats` has it.
+    /// Why its connection is on TCP, or that it is in memory: see `stats`.
     pub(crate) word: AtomicU8,
-    /// Times that connect(2) dissolved its connection while that was promoted.
+    /// How often connect(2) dissolved its connection while that was promoted.
     pub(crate) dissolved: AtomicU32,
-    /// Its own.
+    /// Its own number.
     number: AtomicU32,
     next_free: AtomicU32,
 }
 
-/// What is guarded by a socket's lock.
+/// State guarded by a socket's lock.
 #[derive(Default)]
 pub(crate) struct Inner {
     pub(crate) promoted: Option<Box<Promoted>>,
     pub(crate) interest: Interest,
 }
 
-/// The epoll set that has it, the last of several, and what the set asks.
+/// The epoll set that the socket was last added to, and the interest there.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Interest {
-    /// Number of the set, and 1; 0: none.
+    /// Number of the set plus 1; 0: none.
     pub(crate) set: u32,
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// EPOLLONESHOT has been used up.
+    /// EPOLLONESHOT has disabled it.
     pub(crate) spent: bool,
-    /// Or may have been, before the socket was promoted.
+    /// It may have been disabled before the socket was promoted.
     pub(crate) unsure: bool,
-    /// Sets that have it; one counts for each number that it has it under.
+    /// Number of sets that have it, counting each of its descriptors there.
     pub(crate) sets: u32,
-    /// The set before this one, while both have it: programs that move a socket to another
-    /// thread's set put it in there first.
+    /// The set before this one, while both have it: programs that move a socket to another thread's
+    /// set add it there first.
     pub(crate) earlier: Option<Membership>,
-    /// What the kernel was told last.
+    /// The kernel's registration.
     pub(crate) registered: Option<Membership>,
-    /// It is among those of its set of which the kernel has to be told.
+    /// It is in its set's list of deferred epoll_ctl(2) calls.
     pub(crate) untold: bool,
 }
 
-/// What one set asks about a socket.
+/// The interest of one set in a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Membership {
     /// As [`Interest::set`], and the socket's descriptor in it.
@@ -139,68 +141,70 @@ pub(crate) struct Promoted {
     pub(crate) connection: Connection,
     pub(crate) other: Arc<OtherLoop>,
     pub(crate) doorbell: Option<Doorbell>,
-    /// It has no SO_RCVTIMEO, as the kernel said since that was last set.
+    /// SO_RCVTIMEO is not set, as the kernel said since the last change.
     pub(crate) waits_for_ever: bool,
-    /// How often that was set.
+    /// Changes of SO_RCVTIMEO.
     pub(crate) limits_set: u32,
     /// O_NONBLOCK was set when the kernel was asked, and no other process has had the socket since.
     pub(crate) stays_nonblocking: bool,
-    /// Bytes in the ring at most, if the program asked for a small buffer.
+    /// Bytes of the ring that it may fill, if the program asked for a small buffer.
     pub(crate) send_limit: u32,
-    /// It was promoted in a process that this one was forked from.
+    /// It was promoted before this process was forked.
     pub(crate) inherited: bool,
-    /// Others than its set wait for it, by the kernel's readiness: it is never hot.
+    /// Waiters outside its set depend on the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
-    /// Stream bytes of the other end that lie in no lane: this end leaves, and gives them back or leaves them to an heir.
+    /// Stream bytes of the peer that were removed from ring and kernel during demotion: they go
+    /// back to the peer, or to a successor connection.
     pub(crate) apart: VecDeque<u8>,
-    /// Those of this end that the other one, which left, has given back: they wait for room in the kernel.
+    /// Bytes of this endpoint that the demoted peer returned: they wait for room in the kernel.
     pub(crate) returned: VecDeque<u8>,
     pub(crate) waiters: Waiters,
     pub(crate) unseen: crate::unseen::Unseen,
-    /// When this process began to use what it was forked with, a set of the one before slept so
-    /// (see `pages::asleep_before`), and may be about to find a wake-up in this connection.
+    /// A set of the parent slept at this sleeper and epoch when this process first used the
+    /// inherited socket, and a wake-up for it may be about to arrive in this connection
+    /// (`pages::asleep_before`).
     pub(crate) owes: Option<(u32, u32)>,
-    /// The thread that sleeps on the socket itself, by poll(2) or a read that blocks; 0: none.
+    /// The thread that sleeps on the socket itself, in poll(2) or a blocking read; 0: none.
     pub(crate) slept_by: usize,
-    /// Others used it meanwhile: each publication has a wake-up, which stays in the kernel until
-    /// the bytes that it announced were consumed, as bytes of TCP would.
+    /// Several waiters used it at once: each publication has a wake-up, which stays in the kernel
+    /// until its bytes are consumed, as TCP data would.
     pub(crate) contended: bool,
-    /// A bell will come for what arrives.
+    /// A wake-up will come for new bytes.
     pub(crate) armed: bool,
-    /// Its set looks at it by itself while it is awake.
+    /// Its set polls it while awake.
     pub(crate) hot: bool,
-    /// That bell may have come already.
+    /// That wake-up may have come already.
     pub(crate) stale: bool,
-    /// The sleeper of the loop page that looks at it while it is not armed.
+    /// The sleeper of the loop page that polls it while it is not armed.
     pub(crate) sleeper: u32,
-    /// The set that has it in its list, and looks at it before it sleeps: its number, and 1;
-    /// 0: none.
+    /// The set that has it in its list, and checks it before sleeping: number plus 1; 0: none.
     pub(crate) listed_in: u32,
     /// Ring bytes whose arrival was reported to an edge-triggered set.
     pub(crate) reported: u64,
-    /// Bytes of the kernel whose arrival was, whether they had been taken or not.
+    /// Bytes of the kernel whose arrival was, consumed or not.
     pub(crate) reported_of_kernel: u64,
-    /// Up to where in the stream the program was told that bytes are here, by MSG_PEEK or FIONREAD: a read that has room
-    /// for them takes them all.
+    /// Stream position up to which MSG_PEEK or FIONREAD has reported bytes to the program: a read
+    /// with room for them returns them all.
     pub(crate) shown: u64,
-    /// That it can be written to was reported to an edge-triggered set.
+    /// Writability was reported to an edge-triggered set.
     pub(crate) told_writable: bool,
-    /// Sleeps of its set since bytes came, and looks.
+    /// Its set's sleeps since bytes came, and polls.
     pub(crate) quiet: u8,
     pub(crate) in_vain: u8,
     /// When the bytes that a set reported last were published (`Connection::published_at`).
     pub(crate) published: u64,
-    /// A set reported what the kernel said of it since the kernel was asked for the end of the stream.
+    /// A set reported an event of the kernel for it since the kernel was asked for the end of
+    /// stream.
     pub(crate) kernel_reported: bool,
     /// TCP_CORK.
     pub(crate) corked: bool,
-    /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.
+    /// The kernel may hold back the last bytes, for MSG_MORE or TCP_CORK.
     pub(crate) held: bool,
-    /// An option was set that takes it back to TCP, once the ring's bytes were read.
+    /// An option was set that demotes it, once the ring's bytes were read.
     pub(crate) leaves_once_read: bool,
-    /// What the program believes TCP_NODELAY to be.
+    /// TCP_NODELAY as the program set it.
     pub(crate) no_delay: i32,
-    /// SO_COOKIE: which socket it is, whatever its number.
+    /// SO_COOKIE: identifies the socket across descriptor numbers.
     pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,
 }
@@ -208,28 +212,28 @@ pub(crate) struct Promoted {
 // SAFETY: `inner` is reached through `Guard` only, which holds the lock; all else is atomics.
 unsafe impl Sync for Socket {}
 
-/// Of `busy`: this process has no descriptor of it any more.
+/// In `busy`: no descriptor of this process is left.
 const GONE: u32 = 1 << 31;
 
-/// No limit of the program's own.
+/// The program set no limit.
 pub(crate) const WHOLE_RING: u32 = u32::MAX;
 
-/// The most sockets that are followed; more stay on TCP.
+/// Sockets that are tracked at most; more stay on TCP.
 const MOST: u32 = 1 << 18;
 
 /// Records of one mapping. All at once would be 64 MiB, which mlockall(2) locks, used or not.
 const CHUNK: u32 = 256;
 const CHUNKS: usize = (MOST / CHUNK) as usize;
 
-/// Mapped one after the other, as records are used, and never unmapped.
+/// Mapped one by one as records are used, and never unmapped.
 static RECORDS: [AtomicPtr<Socket>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 static FREE: FreeList = FreeList::new();
-/// Records that were ever used. Their chunks are mapped.
+/// Records that have been used. Their chunks are mapped.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Those that have been connected, and are not closed.
+/// Sockets that have been connected, and are not closed.
 static CONNECTED: AtomicU32 = AtomicU32::new(0);
 
-/// Makes room for the first records; before that there are none.
+/// Maps the first records; before that there are none.
 pub(crate) fn make() -> io::Result<()> {
     make_chunk(0)
 }
@@ -245,25 +249,26 @@ fn make_chunk(chunk: usize) -> io::Result<()> {
     let first =
         RECORDS[chunk].compare_exchange(null_mut(), memory.cast(), Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
-        // SAFETY: our own mapping, which nobody has seen.
+        // SAFETY: our own mapping, which was not published.
         unsafe { libc::munmap(memory.cast(), LENGTH) };
     }
     Ok(())
 }
 
-/// A record by the number that an entry of the table has.
+/// The record of a number in the table.
 #[inline(always)]
 pub(crate) fn at(number: u32) -> &'static Socket {
-    // CHUNK-PAIR: the chunk was mapped before its number was given, and came here as that did.
+    // CHUNK-PAIR: the chunk was mapped before its number was issued, and is ordered by how the
+    // number got here.
     let chunk = RECORDS[(number / CHUNK) as usize % CHUNKS].load(Ordering::Relaxed);
-    // SAFETY: entries hold numbers that `add` gave, whose chunks are mapped; the rest lies within
-    // the chunk; zeroed memory is a record; none is unmapped.
+    // SAFETY: entries hold numbers that `add` issued, whose chunks are mapped and never unmapped;
+    // the rest lies within the chunk; zeroed memory is a record.
     unsafe { &*chunk.add((number % CHUNK) as usize) }
 }
 
-/// A record by a number that came from elsewhere. `None`: no record has it.
+/// The record of a number from elsewhere. `None`: no record has it.
 pub(crate) fn get(number: u32) -> Option<&'static Socket> {
-    // CHUNK-PAIR: acquire the chunks of all that were used.
+    // CHUNK-PAIR: acquire the chunks of all used records.
     (number < USED.load(Ordering::Acquire)).then(|| at(number))
 }
 
@@ -292,7 +297,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
         return None;
     }
     let number = FREE.take(|number| &at(number).next_free).or_else(unused)?;
-    // Whoever gave it back left `inner` as it was at first.
+    // The last user restored `inner` to its default.
     let socket = at(number);
     socket.number.store(number, Ordering::Relaxed);
     socket.generation.fetch_add(1, Ordering::Relaxed);
@@ -316,7 +321,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     Some((number, socket))
 }
 
-/// Gives the record of a socket back, of which this process has no descriptor any more.
+/// Frees the record of a socket that has no descriptor in this process any more.
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
     socket.holders.give_up();
@@ -325,8 +330,8 @@ pub(crate) fn remove(number: u32) {
         CONNECTED.fetch_sub(1, Ordering::Relaxed);
     }
     socket.set_state(State::Free);
-    // BUSY-PAIR: the last that leaves it gives it back: a call that another thread's close found under way
-    // must not come back to what is another connection's.
+    // BUSY-PAIR: the last user frees it: a call in progress during another thread's close must not
+    // return to a record that is another connection's.
     if socket.busy.fetch_or(GONE, Ordering::SeqCst) == 0 {
         give_back(number);
     }
@@ -336,14 +341,14 @@ fn give_back(number: u32) {
     FREE.give(number, &at(number).next_free);
 }
 
-/// All records that were ever used.
+/// All records that have been used.
 pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
     // CHUNK-PAIR, as in `get`.
     (0..USED.load(Ordering::Acquire)).map(|number| (number, at(number)))
 }
 
-/// In the child of a fork: locks that other threads of the parent held are nobody's here, what is promoted is the
-/// parent's until it is used here, and connections count there.
+/// In the child of a fork: locks held by other threads of the parent have no holder here, promoted
+/// sockets are the parent's until used here, and connections are counted there.
 pub(crate) fn forked() {
     FREE.reset();
     for (_, socket) in all() {
@@ -360,12 +365,12 @@ pub(crate) fn forked() {
 }
 
 impl Interest {
-    /// More is asked about it than stands here.
+    /// Some of its interests are not in this record.
     pub(crate) fn is_one_of_several(&self) -> bool {
         self.sets > u32::from(self.set != 0)
     }
 
-    /// As the program asked last.
+    /// As the program set it last.
     pub(crate) fn membership(&self) -> Option<Membership> {
         let Interest { set, fd, events, data, .. } = *self;
         (set != 0).then_some(Membership { set, fd, events, data })
@@ -378,13 +383,13 @@ pub(crate) fn any() -> bool {
     USED.load(Ordering::Relaxed) > 0
 }
 
-/// Connections of this process.
+/// Connected sockets of this process.
 pub(crate) fn connected() -> u32 {
     CONNECTED.load(Ordering::Relaxed)
 }
 
 impl Socket {
-    /// It is connected, or is about to be. True: it was not before.
+    /// It is connected, or is about to be. True: for the first time.
     pub(crate) fn connects(&self) -> bool {
         let first = !self.connected.swap(true, Ordering::Relaxed);
         if first {
@@ -393,18 +398,18 @@ impl Socket {
         first
     }
 
-    /// Whether it was connected ever, or was to be.
+    /// Whether it was ever connected, or was about to be.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that finds nothing, or no room, waits, as far as was seen.
+    /// Whether a call without data, or without room, waits, as far as was seen.
     pub(crate) fn blocks(&self, flags: i32) -> bool {
         flags & libc::MSG_DONTWAIT == 0 && !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// A message was sent or received, by this count. Of two at the same time one may be lost: nobody but the
-    /// summary and the pace hears of it.
+    /// Counts a message sent or received. Concurrent updates may lose one, which affects only the
+    /// summary and the pace.
     #[inline(always)]
     pub(crate) fn one_more(messages: &AtomicU32) {
         messages.store(messages.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -412,7 +417,8 @@ impl Socket {
 
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
-        // STATE-PAIR: whoever sees it promoted sees its connection, which the lock orders too.
+        // STATE-PAIR: a thread that reads `Promoted` also sees the connection, which the lock
+        // orders too.
         match self.state.load(Ordering::SeqCst) {
             1 => State::Plain,
             2 => State::Kernel,
@@ -423,27 +429,27 @@ impl Socket {
     }
 
     pub(crate) fn set_state(&self, state: State) {
-        // BUSY-PAIR: a state before the look at `busy`; calls count themselves before they
-        // look at the state.
+        // BUSY-PAIR: the state is stored before `busy` is read; calls count themselves before they
+        // read the state.
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
-    /// From one state to another, unless it is no longer in the first.
+    /// Changes the state, unless it is no longer `from`.
     pub(crate) fn change_state(&self, from: State, to: State) -> bool {
         // BUSY-PAIR, as for `set_state`.
         let changed = self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst);
         changed.is_ok()
     }
 
-    /// Whoever calls the kernel for a plain socket's bytes counts itself, so that nobody
-    /// promotes it under the call. `None`: it is promoted.
+    /// Counts a call into the kernel for a plain socket's bytes, so that the socket is not promoted
+    /// during it. `None`: it is promoted.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Busy<'_>> {
         let busy = self.keep();
         if self.state() == State::Promoted { None } else { Some(busy) }
     }
 
-    /// The record stays this socket's, whoever closes it meanwhile.
+    /// Keeps the record allocated to this socket, even if another thread closes it meanwhile.
     #[inline]
     pub(crate) fn keep(&self) -> Busy<'_> {
         // BUSY-PAIR
@@ -451,7 +457,7 @@ impl Socket {
         Busy(self)
     }
 
-    /// It is being closed: calls that come back find that it is not what it was.
+    /// It is being closed: calls that return to it find another generation.
     pub(crate) fn closes(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
@@ -467,13 +473,13 @@ impl Socket {
         guard
     }
 
-    /// The lock without the connection's other processes kept out: nothing of the connection
-    /// may be used but what they may use at the same time.
+    /// The lock alone: other processes may use the connection at the same time, which limits the
+    /// caller to what is safe beside them.
     pub(crate) fn lock_alone(&self) -> Guard<'_> {
         Guard { socket: self, kept_out: None, _held: self.lock.hold() }
     }
 
-    /// The same, if it is free.
+    /// As [`Self::lock_alone`], if it is free.
     #[inline(always)]
     pub(crate) fn try_lock_alone(&self) -> Option<Guard<'_>> {
         Some(Guard { socket: self, kept_out: None, _held: self.lock.try_hold()? })
@@ -487,24 +493,24 @@ impl Socket {
     }
 }
 
-/// A call that comes back to the socket.
+/// A call that returns to the socket's record.
 pub(crate) struct Busy<'a>(&'a Socket);
 
 impl Drop for Busy<'_> {
     #[inline]
     fn drop(&mut self) {
-        // BUSY-PAIR: release what the call counted.
+        // BUSY-PAIR: release the call's counts.
         if self.0.busy.fetch_sub(1, Ordering::SeqCst) == GONE | 1 {
             give_back(self.0.number());
         }
     }
 }
 
-/// Holds a socket's lock.
+/// Holds the lock of a socket.
 pub(crate) struct Guard<'a> {
     socket: &'a Socket,
-    /// The same socket, if other processes have its connection, too, and are kept out; a whole word, which moves
-    /// without waiting for its store.
+    /// The same socket, if other processes share its connection and are locked out. A whole word,
+    /// which moves without waiting for its store.
     kept_out: Option<&'a Socket>,
     _held: Held<'a>,
 }
@@ -521,7 +527,7 @@ impl Guard<'_> {
     fn begin_hold(&mut self) {
         if let Some(promoted) = self.promoted.as_deref_mut() {
             let is_first = promoted.inherited && !promoted.connection.has_several_users();
-            // What is wrong with the other end's words is found again by whoever uses them.
+            // The next use of the connection reports protocol violations by the peer.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             if is_first {
                 promoted.owes = pages::asleep_before(promoted.connection.sleeper());
@@ -529,14 +535,14 @@ impl Guard<'_> {
             let left = promoted.connection.is_over();
             self.kept_out = Some(self.socket);
             if left {
-                // Another process gave the connection back to the kernel.
+                // Another process has demoted the connection.
                 self.becomes(State::Kernel);
             }
         }
     }
 
-    /// The socket is promoted no more, and the kernel's from here on, where it may be watched on; other processes may go
-    /// on with the connection.
+    /// The socket is not promoted any more; the kernel has it from here on. Other processes may
+    /// keep the connection.
     #[cold]
     pub(crate) fn becomes(&mut self, state: State) {
         self.let_others_in();
@@ -578,20 +584,20 @@ fn thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// Waits for another process's thread, which has no reason to hold a connection for long.
+/// Waits for a thread of another process, which holds a connection only briefly.
 #[derive(Default)]
 struct Patience {
-    /// Times that the holder was asked for.
+    /// How often the holder was checked.
     asked: u32,
 }
 
 impl ring::Wait for Patience {
     fn is_alive(&mut self, thread: u32) -> bool {
         self.asked += 1;
-        // SAFETY: signal 0 is not sent: tkill(2) only tells whether there is such a thread.
+        // SAFETY: signal 0 is not sent: tkill(2) only checks whether the thread exists.
         let status = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
         let is_there = status == 0 || crate::real::errno() != libc::ESRCH;
-        // The second question takes three calls, and most holders let go before.
+        // The second check takes three calls, and most holders unlock before.
         is_there && (self.asked == 1 || !is_dead(thread))
     }
 
@@ -601,8 +607,8 @@ impl ring::Wait for Patience {
     }
 }
 
-/// Whether a thread has died, and its parent has not heard of it: that may be the one who waits.
-/// Where there is no proc(5) it counts as alive.
+/// Whether a thread is dead but not reaped: its parent may be the one that waits here. Without
+/// proc(5) it counts as alive.
 fn is_dead(thread: u32) -> bool {
     let (mut path, mut text) = ([0; 32], [0; 64]);
     let opened = {
@@ -610,7 +616,7 @@ fn is_dead(thread: u32) -> bool {
         rustix::fs::open(c_path(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     };
     let Ok(count) = opened.and_then(|file| rustix::io::read(file, &mut text)) else { return false };
-    // The name, in parentheses, may hold any byte; it is no longer than 15 of them.
+    // The name, in parentheses, may hold any byte; it has at most 15 of them.
     let state = text[..count].iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
     matches!(state, Some(b'Z' | b'X'))
 }
@@ -644,7 +650,7 @@ mod tests {
 
     use super::*;
 
-    /// What all connections of a process take: MCL_FUTURE locks it.
+    /// Every record of a process counts: MCL_FUTURE locks them.
     const _: () = assert!(size_of::<Socket>() <= 256);
 
     #[test]
@@ -664,7 +670,7 @@ mod tests {
             assert!(std::ptr::eq(at(number), socket) && socket.number() == number);
             remove(number);
         }
-        // What was given back is used before another chunk is.
+        // Freed records are used before another chunk is.
         let used = USED.load(Ordering::Relaxed);
         let again: Vec<u32> = take().into_iter().map(|(number, _)| number).collect();
         assert_eq!(USED.load(Ordering::Relaxed), used);

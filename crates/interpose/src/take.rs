@@ -1,4 +1,5 @@
-//! What a call takes of a promoted connection: bytes of the ring and of the kernel in their order. Nothing here waits.
+//! What a call consumes of a promoted connection: bytes of ring and kernel in stream order. Nothing
+//! here waits.
 
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -11,13 +12,14 @@ use crate::memory::Pieces;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
 
-/// What one call came to: a count, or an errno.
+/// The result of one call: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
 
-/// More than any end that keeps to the rules makes necessary.
+/// More rounds than a peer that follows the protocol can cause.
 const ROUNDS: u32 = 64;
 
-/// Takes what is here; continues if nothing is. `told_again`: who waits hears of what is left.
+/// Consumes what is here; continues if nothing is. `reported_again`: the waiter gets another event
+/// for the bytes that are left.
 pub(crate) fn take(
     promoted: &mut Promoted,
     fd: c_int,
@@ -26,7 +28,7 @@ pub(crate) fn take(
     told_again: bool,
 ) -> ControlFlow<Outcome> {
     let peek = flags & libc::MSG_PEEK != 0;
-    // Each round passes bells, or an end of the kernel connection, or ends.
+    // Each round passes wake-up bytes or the kernel's end of stream, or ends.
     for _ in 0..ROUNDS {
         match promoted.connection.next(0) {
             Ok(Next::Ring(here)) if peek && here < into.left && promoted.connection.nears_next_part() => {
@@ -34,7 +36,7 @@ pub(crate) fn take(
             }
             Ok(Next::Ring(here)) => {
                 if here < into.left && promoted.connection.look_again().is_err() {
-                    // More may have come since the last look: a call takes all that is here.
+                    // More may have come since the last check: a call returns all that is here.
                     return Break(Err(promoted.corrupt(fd)));
                 }
                 return Break(promoted.copy(into, flags));
@@ -60,11 +62,11 @@ pub(crate) fn take(
 enum FromKernel {
     Ends(Outcome),
     Nothing,
-    /// Bells or an end were passed: what is here now?
+    /// Wake-up bytes or an end of stream were passed: check again.
     Again,
 }
 
-/// Apart, so that what the ring has is taken on less of the caller's stack.
+/// Not inlined, so that reading the ring takes less of the caller's stack.
 #[inline(never)]
 fn take_from_kernel(
     promoted: &mut Promoted,
@@ -81,8 +83,8 @@ fn take_from_kernel(
         }
     }
     if promoted.connection.reads_from_kernel() && !peek && flags & libc::MSG_TRUNC == 0 {
-        // What the other end has counted need not be looked at before. It counts late, so that more may be
-        // here: then the next look tells, or the program, whose buffer is full.
+        // The peer's count of its TCP bytes saves a peek. The peer counts late, so that more may be
+        // here: the next check reports it, or the program, whose buffer is full, reads again.
         let sure = promoted.connection.surely_data();
         match sure.map(|sure| usize::try_from(sure).unwrap_or(usize::MAX)) {
             Ok(sure) if sure > 0 && (told_again || sure >= into.left) => {
@@ -94,7 +96,7 @@ fn take_from_kernel(
                         return FromKernel::Ends(Ok(taken));
                     }
                     (Err(_), libc::EAGAIN | libc::EINTR) => return FromKernel::Nothing,
-                    // The end, or what the call lacks, which the kernel says again.
+                    // End of stream, or an error of the call, which the kernel reports again below.
                     (Ok(0), _) | (Err(_), libc::EFAULT | libc::ENOMEM | libc::ENOBUFS) => {}
                     (Err(_), errno) => {
                         promoted.connection.kernel_ended(KernelEnd::Failed(errno));
@@ -106,9 +108,9 @@ fn take_from_kernel(
             Err(_) => return FromKernel::Ends(Err(promoted.corrupt(fd))),
         }
     }
-    // Doorbells and copies before the data may be more than there is room for.
+    // Wake-up bytes and copies in front of the data may exceed the program's buffer.
     if promoted.connection.reads_data_from_kernel() && flags & libc::MSG_TRUNC == 0 {
-        // Copied before it is known what it is, and taken after: a call less.
+        // Copied before its kind is known, and discarded after: saves a call.
         let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
         match (seen, crate::real::errno()) {
             (1.., _) => match promoted.seen(fd, into, seen as usize, flags) {
@@ -117,7 +119,7 @@ fn take_from_kernel(
             },
             (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
             (_, libc::EAGAIN | libc::EINTR) => return FromKernel::Nothing,
-            // It is the call that failed, not the connection.
+            // The call failed, not the connection.
             (_, errno @ (libc::EFAULT | libc::ENOMEM | libc::ENOBUFS)) => {
                 return FromKernel::Ends(Err(errno));
             }
@@ -139,7 +141,7 @@ fn take_from_kernel(
                 }
                 return FromKernel::Ends(usize::try_from(count).map_err(|_| crate::real::errno()));
             }
-            // The ring's bytes come before these, and are there.
+            // The ring's bytes come before these, and are here.
             Ok(Front::Later) => {}
             Err(_) => return FromKernel::Ends(Err(promoted.corrupt(fd))),
         },
@@ -148,7 +150,8 @@ fn take_from_kernel(
 }
 
 impl Promoted {
-    /// So many bytes of the kernel were copied to where they go, if they are data, and not taken.
+    /// `count` bytes of the kernel were copied to `into`, which is right if they are data, and not
+    /// consumed yet.
     pub(crate) fn seen(
         &mut self,
         fd: c_int,
@@ -176,7 +179,8 @@ impl Promoted {
 
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
-        // No more than this part: a look at the next one would hide that its bytes belong to the same call.
+        // No more than this ring run: a check of the next one would hide that its bytes belong to
+        // the same call.
         let filled = match self.connection.next(0) {
             Ok(Next::Ring(here)) => into.at_most(here),
             _ => return Err(libc::ECONNRESET),
@@ -206,7 +210,8 @@ impl Promoted {
         Ok(taken)
     }
 
-    /// Whether nothing can be here but what comes by the ring, and an end that the other end did not tell of.
+    /// Whether only the ring can have new bytes, apart from an end of stream that the peer did not
+    /// announce.
     pub(crate) fn has_only_an_empty_ring(&mut self) -> bool {
         matches!(self.connection.next(0), Ok(Next::Nothing))
             && !self.connection.reads_from_kernel()
@@ -214,18 +219,18 @@ impl Promoted {
             && !self.connection.kernel_has_ended()
     }
 
-    /// Whether its set looks at it by itself while it is awake.
+    /// Whether its set polls it while awake.
     pub(crate) fn is_hot(&self) -> bool {
-        // One that was disarmed since something came is nobody's.
+        // Not armed is not enough: arming fails if bytes are here, and then no set polls it.
         self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
     }
 
-    /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
-    /// more has to ask for the next.
+    /// Discards up to `bells` wake-up bytes; returns how many. The next wake-up has to be asked
+    /// for.
     pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
         self.is_used();
         if (self.contended && self.connection.look_again().unwrap_or(false)) || self.owes_bells() {
-            // What they announced was not consumed.
+            // The bytes that they announced were not consumed.
             return 0;
         }
         let (dropped, failed) = kernel::discard(fd, bells as usize);
@@ -235,13 +240,14 @@ impl Promoted {
         }
         self.stale = true;
         if self.connection.peer_left() {
-            // It asks for what it did not take.
+            // The demoted peer asks for the bytes that it did not read.
             let _ = self.send_again(fd);
         }
         dropped
     }
 
-    /// Bytes in the kernel; bells before data are taken out, since copies may leave it no room.
+    /// Bytes in the kernel; wake-up bytes in front of data are discarded, since copies may leave
+    /// the data no room.
     pub(crate) fn look_behind_bells(&mut self, fd: c_int) -> usize {
         let mut here = 0;
         for _ in 0..ROUNDS {
@@ -259,18 +265,18 @@ impl Promoted {
         here
     }
 
-    /// Bytes in the kernel that are no bells.
+    /// Bytes in the kernel that are no wake-up bytes.
     pub(crate) fn data_in_kernel(&mut self, fd: c_int) -> u64 {
         if !self.connection.reads_from_kernel() && !self.connection.kernel_has_bytes() {
             return 0;
         }
         let Found::Bytes(unread) = self.look(fd) else { return 0 };
-        // Of nonsense that the other end wrote, whoever reads is told.
+        // Protocol violations by the peer are reported by the next read.
         self.connection.here(unread).map_or(0, |here| here.in_kernel)
     }
 
-    /// Whether the kernel, which calls the socket readable, holds more than bells; these are
-    /// taken out.
+    /// Whether the kernel, which reports the socket readable, has more than wake-up bytes; these
+    /// are discarded.
     pub(crate) fn kernel_has_news(&mut self, fd: c_int) -> bool {
         match self.look(fd) {
             Found::Nothing => false,
@@ -286,19 +292,19 @@ impl Promoted {
         }
     }
 
-    /// The ring is not in use: a call of the kernel that may wait also looks.
+    /// Whether one blocking recv(2) can both wait and read, because the ring is not in use.
     pub(crate) fn waits_in_kernel(&self, flags: c_int) -> bool {
         flags & (libc::MSG_DONTWAIT | libc::MSG_TRUNC) == 0 && self.will_hear()
     }
 
-    /// Neither bytes nor an end are known of, as of the last look.
+    /// Whether the last check found neither bytes nor an end of stream.
     pub(crate) fn knows_nothing(&mut self) -> bool {
         matches!(self.connection.next(0), Ok(Next::Kernel | Next::Nothing))
             && matches!(self.connection.surely_data(), Ok(0))
     }
 
-    /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the
-    /// socket readable for whoever asks the kernel.
+    /// Discards wake-up bytes if the ring is empty: until then they keep the socket readable in the
+    /// kernel.
     pub(crate) fn drop_bells(&mut self, fd: c_int) {
         if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), self.look(fd))
             && let Ok(Front::Bells(bells)) = self.connection.front(unread)
@@ -307,10 +313,11 @@ impl Promoted {
         }
     }
 
-    /// The other end broke the rules: the connection is over for both.
+    /// The peer violated the protocol: the connection is over for both.
     pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
         count(&COUNTERS.corrupt, 1);
-        // Else the other end might find that it has everything, and take the reset for this end's death.
+        // Otherwise the peer might find that it has everything, and take the reset for this
+        // process's death.
         self.connection.reads_no_more(true);
         kernel::reset_now(fd);
         self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));

@@ -1,31 +1,32 @@
-//! When a peer that asks for no wake-up counts as one that waits where nobody sees it, and not as one that is about to look:
-//! on a core that both share that is always so.
+//! When a peer that is not armed counts as waiting outside the library, and not as about to poll: a
+//! peer on the same core is always about to.
 
 use std::time::Duration;
 
 use crate::clock::{self, Instant};
 use crate::sockets::Promoted;
 
-/// How long bytes lie before it at first; each wake-up doubles that, so often.
+/// How long bytes lie unread before that, at first. Each wake-up doubles the time, up to
+/// `DOUBLED_MOST` times.
 const AT_FIRST: Duration = Duration::from_millis(1);
 const DOUBLED_MOST: u8 = 4;
-/// A peer that answers a wake-up so soon was waiting for it.
+/// A peer that answers a wake-up within this time was waiting for it.
 const SOON: Duration = Duration::from_micros(300);
 
-/// What was found out about one peer.
+/// What was measured of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
-    /// How much it had taken, and since when.
+    /// The bytes that it had consumed, and since when.
     taken: u64,
     since: Instant,
-    /// It was woken since.
+    /// When it was woken since.
     woken: Option<Instant>,
     doubled: u8,
 }
 
 impl Unseen {
-    /// When it is to be woken: never more than once for the same bytes. `taken`: what it has taken now; `called`: when it last
-    /// called.
+    /// When it is to be woken: at most once for the same bytes. `taken`: what it has consumed now;
+    /// `called`: its last wake-up for us.
     fn due(&mut self, taken: u64, called: Instant, now: Instant) -> Option<Instant> {
         if self.taken != taken || self.since.is_zero() {
             if self.woken.take().is_some_and(|woken| (woken..woken + SOON).contains(&called)) {
@@ -43,7 +44,8 @@ impl Unseen {
 }
 
 impl Promoted {
-    /// Before a sleep: wakes a peer that may wait unseen over TCP, if it is time to. Returns when it will be.
+    /// Before a sleep: wakes a peer over TCP that may wait unseen, if that is due. Returns when it
+    /// will be.
     pub(crate) fn wakes_unseen(&mut self, fd: std::ffi::c_int) -> Option<Instant> {
         let taken = self.connection.lies_unseen()?;
         let (now, called) = (clock::now(), Duration::from_nanos(self.connection.peer_woke_at()));
@@ -63,8 +65,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Sends messages, each of which the peer takes and answers after so long, or so long after it was woken if it waits unseen.
-    /// Returns how long each answer took.
+    /// Sends messages, each of which the peer consumes and answers after a time, or that time after
+    /// its wake-up if it waits unseen. Returns how long each answer took.
     fn answers(
         unseen: &mut Unseen,
         now: &mut Instant,
@@ -83,7 +85,7 @@ mod tests {
                     assert_eq!(unseen.due(taken, sent, answered), None, "once");
                 }
                 *now = answered;
-                // The next message finds what the peer has called at.
+                // The next message finds the time of the peer's wake-up.
                 unseen.due(taken + 1, answered, answered);
                 answered - sent
             })

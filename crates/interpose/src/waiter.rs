@@ -1,5 +1,6 @@
-//! How a call waits: it collects what is here, looks at the rings for as long as that pays, has the peers wake it and
-//! sleeps, until one deadline. read(2), poll(2) and epoll_wait(2) differ in how they collect, sleep and report.
+//! How a call waits: it collects what is here, spins on the rings for as long as that pays, arms
+//! the connections and sleeps, until one deadline. read(2), poll(2) and epoll_wait(2) differ in how
+//! they collect, sleep and report.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -9,25 +10,26 @@ use crate::spin::{Sleep, Wait};
 
 /// A call that waits.
 pub(crate) trait Waiting {
-    /// What it comes to.
+    /// The result of the call.
     type Outcome;
 
-    /// What the rings have, and the kernel where it is to be asked; else what comes next.
+    /// Collects from the rings, and from the kernel if that is due; otherwise returns the next
+    /// phase.
     fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Self::Outcome, Phase>;
 
-    /// Its rings are looked at from here on, and their peers need not wake this thread.
+    /// The call polls its rings from here on, and peers need not wake this thread.
     fn begins_to_look(&mut self);
 
-    /// One look at the rings alone. False: nothing is there.
+    /// Checks the rings once, without the kernel. False: nothing is there.
     fn looks(&mut self) -> bool;
 
-    /// Has the peers wake this thread.
+    /// Arms the connections, so that peers wake this thread.
     fn arms(&mut self) -> ControlFlow<Self::Outcome, Armed>;
 
-    /// Sleeps until something comes, or until this time, and asks for no wake-up any more.
+    /// Sleeps until something comes, or until this time, and disarms.
     fn sleeps(&mut self, until: Option<Instant>) -> Slept<Self::Outcome>;
 
-    /// Whether it goes on after a handler with SA_RESTART (signal(7)).
+    /// Whether the call continues after a handler with SA_RESTART (signal(7)).
     fn restarts(&self) -> bool {
         false
     }
@@ -35,19 +37,19 @@ pub(crate) trait Waiting {
     /// Nothing came until the deadline.
     fn has_nothing(&mut self) -> Self::Outcome;
 
-    /// A handler ended it before it slept.
+    /// A handler ended the call before it slept.
     fn is_interrupted(&mut self) -> Self::Outcome;
 
-    /// Whether it came to something that was waited for.
+    /// Whether the outcome is what was waited for.
     fn is_find(outcome: &Self::Outcome) -> bool;
 
-    /// Whether that lies in a ring: for calls whose [`Self::looks`] does not know.
+    /// Whether it came from a ring: for calls whose [`Self::looks`] cannot say.
     fn found_in_rings(&self) -> bool {
         true
     }
 }
 
-/// What a call does next.
+/// The next step of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Collect,
@@ -55,41 +57,42 @@ pub(crate) enum Phase {
     Sleep,
 }
 
-/// What asking for wake-ups has found.
+/// The result of arming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     /// Something is here.
     News,
-    /// Nothing; and when one of the peers counts as one that waits [unseen](crate::unseen).
+    /// Nothing is here. `unseen`: when the next peer that may wait [unseen](crate::unseen) is due
+    /// for a wake-up.
     Asleep { unseen: Option<Instant> },
 }
 
 /// A sleep that has ended.
 pub(crate) struct Slept<Outcome> {
     pub(crate) at: Instant,
-    /// When the peer called that ended it, in nanoseconds; 0: not known.
+    /// When the peer sent the wake-up that ended it, in nanoseconds; 0: not known.
     pub(crate) called: u64,
     pub(crate) outcome: ControlFlow<Outcome>,
 }
 
-/// What one wait has come to so far.
+/// The state of one wait.
 pub(crate) struct Waiter {
     deadline: Option<Instant>,
-    /// Handlers that had run in this thread.
+    /// Handlers that had run in this thread before.
     handled: u32,
     look: Option<Wait>,
-    /// The last look has found something, and did not end so that the kernel is asked.
+    /// The last spin has found something, and did not end to ask the kernel.
     saw: bool,
 }
 
 impl Waiter {
-    /// Until `deadline`; `None`: for ever, or the call keeps a time limit of its own.
+    /// Waits until `deadline`; `None`: forever, or the call has a timeout of its own.
     #[inline]
     pub(crate) fn new(deadline: Option<Instant>) -> Waiter {
         Waiter { deadline, handled: signals::handled(), look: None, saw: false }
     }
 
-    /// Whether it looks before it sleeps.
+    /// Whether it spins before it sleeps.
     #[inline]
     pub(crate) fn may_look(&mut self) -> bool {
         if self.look.is_none() {
@@ -98,19 +101,20 @@ impl Waiter {
         self.look.as_ref().is_some_and(Wait::spins) && signals::handled() == self.handled
     }
 
-    // Apart, as is what follows: the account is long, and the stack of a handler may be short.
+    // Not inlined, like the functions below: the accounting needs stack, and that of a handler may
+    // be short.
     #[inline(never)]
     fn begin(&mut self) {
         self.look = Some(Wait::new(self.deadline));
     }
 
-    /// Whether it no longer looks.
+    /// Whether its spin is over.
     #[inline]
     pub(crate) fn has_looked(&self) -> bool {
         self.look.as_ref().is_some_and(|look| !look.spins())
     }
 
-    /// It looks no more: it sleeps.
+    /// Ends the spin: the next wait is a sleep.
     pub(crate) fn stop(&mut self) {
         if let Some(look) = &mut self.look {
             look.stop();
@@ -160,7 +164,8 @@ impl Waiter {
         }
     }
 
-    /// Looks until something is there, or the kernel is to be asked (true), or looking no longer pays, or a handler ran.
+    /// Spins until something is there or the kernel has to be asked (true), or until spinning no
+    /// longer pays or a handler ran.
     #[inline(never)]
     fn look<W: Waiting>(&mut self, call: &mut W) -> bool {
         call.begins_to_look();
@@ -180,7 +185,7 @@ impl Waiter {
     }
 }
 
-/// The sooner of two times, where there are any.
+/// The earlier of two times, if any.
 pub(crate) fn soonest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

@@ -1,6 +1,6 @@
-//! Who waits for a promoted connection, as far as was seen. While only calls of ours do, one thread at a time, the other
-//! end need not ring between two waits: each looks at the ring, and asks to be rung before it sleeps. The first doubt
-//! ends that.
+//! The waiters of a promoted connection, as far as they are seen. While only calls of ours wait,
+//! one thread at a time, the peer sends no wake-ups between two waits: each wait polls the ring,
+//! and arms before it sleeps. The first doubt ends that.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,16 +11,18 @@ use crate::sockets::{Promoted, Socket, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiters {
-    /// Nobody was seen to wait, or somebody may whom the library does not see. So many reads that block found their bytes.
+    /// No wait was seen, or the program may wait outside the library. Counts the blocking reads
+    /// that found their bytes.
     Unseen(u8),
-    /// A call of ours waited last.
+    /// The last wait was a call of ours.
     Calls,
-    /// And a read has found nothing since: what the program waits with next is not known yet.
+    /// A read has found nothing since: how the program will wait next is not known yet.
     Told,
 }
 
-/// Reads that block and find their bytes, of which nobody had told the program, after which they count as its way to wait.
-/// Where both ends share a core each read finds them: its answer wakes a peer that asks again at once.
+/// Blocking reads, of bytes that nothing had reported to the program, after which such reads count
+/// as its way to wait. If both endpoints share a core each read finds its bytes: its answer wakes a
+/// peer that asks again at once.
 const READS: u8 = 64;
 
 impl Default for Waiters {
@@ -30,7 +32,7 @@ impl Default for Waiters {
 }
 
 impl Waiters {
-    /// A read that would wait begins.
+    /// A read begins that would block.
     fn read_by_waiting(&mut self) {
         *self = match *self {
             Waiters::Unseen(reads) if reads < READS => Waiters::Unseen(reads + 1),
@@ -39,19 +41,20 @@ impl Waiters {
         };
     }
 
-    /// A call of ours waits for it.
+    /// A call of ours waits.
     fn wait(&mut self) {
         *self = Waiters::Calls;
     }
 
-    /// A call that does not wait found nothing.
+    /// A nonblocking call found nothing.
     fn are_told(&mut self) {
         if *self == Waiters::Calls {
             *self = Waiters::Told;
         }
     }
 
-    /// Bytes were taken. Where no wait of ours explains how the program knew of them, it waits in a way of its own.
+    /// Bytes were consumed. If no wait of ours explains how the program found them, it waits in a
+    /// way of its own.
     fn took(&mut self) {
         if *self == Waiters::Told {
             *self = Waiters::default();
@@ -63,14 +66,14 @@ impl Waiters {
     }
 }
 
-/// MEGAPIPE_ARM=always: nothing is concluded from what was seen.
+/// MEGAPIPE_ARM=always: always arm.
 static ARMS_ALWAYS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn arm_always(always: bool) {
     ARMS_ALWAYS.store(always, Relaxed);
 }
 
-/// FIONBIO and F_SETFL: what the program asked for.
+/// FIONBIO and F_SETFL: what the program set.
 pub(crate) fn nonblocking(socket: &Socket, on: bool) {
     let changed = socket.nonblocking.swap(on, Relaxed) != on;
     if changed
@@ -82,13 +85,13 @@ pub(crate) fn nonblocking(socket: &Socket, on: bool) {
 }
 
 impl Promoted {
-    /// A call of ours waits for it, which looks before it sleeps.
+    /// A call of ours waits for it, and polls before it sleeps.
     pub(crate) fn is_awaited_here(&mut self) {
         self.waiters.wait();
         self.connection.rings_each(false);
     }
 
-    /// A read that blocks begins, of whose bytes nobody has told the program.
+    /// A blocking read begins, and nothing has reported its bytes to the program.
     pub(crate) fn is_read_by_waiting(&mut self) {
         self.waiters.read_by_waiting();
     }
@@ -98,30 +101,30 @@ impl Promoted {
         self.waiters.took();
     }
 
-    /// Nothing is here, and the program was told so. True: something is, by now.
+    /// A call returned EAGAIN. True: bytes are here by now.
     pub(crate) fn rest(&mut self, in_a_set: bool) -> Result<bool, i32> {
         let rests = self.is_hot() || self.will_hear() || (!in_a_set && self.stays_awake());
         self.waiters.are_told();
         if rests { Ok(false) } else { self.arm() }
     }
 
-    /// The program may wait in another way from now on, where nobody sees it.
+    /// The program may wait outside the library from now on.
     pub(crate) fn waits_anew(&mut self) {
         self.waiters = Waiters::default();
         let asks_who_waits = self.armed && !self.is_armed_by_doorbell();
         if self.listed_in == 0 && !asks_who_waits && self.arm().unwrap_or(true) {
-            // What is here it reads first; a bell comes for what follows.
+            // The program reads the bytes that are here first; a wake-up comes for later ones.
             self.stale = false;
             self.armed = !self.connection.arm_for_more(WakeUp::Tcp).unwrap_or(true);
         }
     }
 
-    /// Whether this end, of no set, goes without asking to be rung until the next wait.
+    /// Whether this endpoint, in no set, stays unarmed until the next wait.
     pub(crate) fn stays_awake(&self) -> bool {
         !self.armed && self.may_stay_awake()
     }
 
-    /// Whether it may do so.
+    /// Whether it may stay unarmed.
     pub(crate) fn may_stay_awake(&self) -> bool {
         self.waiters.are_seen()
             && !ARMS_ALWAYS.load(Relaxed)
@@ -142,7 +145,7 @@ mod tests {
         assert!(!waiters.are_seen());
         waiters.wait();
         for _ in 0..3 {
-            // As a blocking call does, and one that asks before it polls.
+            // A blocking call does this, and so does a read before a poll(2).
             waiters.took();
             waiters.are_told();
             waiters.wait();

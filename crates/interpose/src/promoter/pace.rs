@@ -1,4 +1,4 @@
-//! Whether a connection has enough to carry to be worth a promotion.
+//! Whether a connection carries enough for a promotion to pay off.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,29 +8,30 @@ use crate::mode;
 use crate::real;
 use crate::sockets::{self, Socket, State};
 
-/// Messages each way after which a connection is worth a promotion: what costs more than
-/// this many messages save would make short connections slower (some 25 of Redis's pay for theirs).
+/// Messages each way after which a promotion pays off. A cost above the savings of this many
+/// messages would slow short connections (some 25 messages of Redis pay for one).
 const WORTH_MESSAGES: u32 = 16;
-/// The most that are waited for, where connections end soon after a promotion.
+/// The upper bound of that, if connections end soon after a promotion.
 const PATIENCE_MOST: u32 = 1024;
 /// Messages that pay for a promotion.
 const PAYS: u64 = 64;
-/// So many would have paid for one at the connection's beginning.
+/// Messages that would have paid for one at the connection's beginning.
 const PAYS_EARLY: u64 = 4 * PAYS;
-/// Bytes either way that are worth one, too.
+/// Bytes in either direction after which a promotion pays off, too.
 const WORTH_BYTES: u64 = 256 << 10;
-/// Messages a second, either way, below which all connections of a process together are worth none:
-/// it sleeps between any two, and is woken for less by the kernel's own.
+/// Messages a second, in both directions, below which no promotion pays off, counting all
+/// connections of a process: it sleeps between any two messages, and the kernel's wake-ups cost
+/// less.
 const BRISK: u64 = 128;
-/// Messages after which that is asked again.
+/// Messages after which the rate is checked again.
 const PACE: u32 = 16;
 
-/// Messages each way before an offer, as this process's connections have taught.
+/// Messages each way before an offer, adapted to this process's connections.
 static PATIENCE: AtomicU32 = AtomicU32::new(WORTH_MESSAGES);
 
-/// A connection ends, which carried so many messages since it was offered; `None`: it was not. Nobody knows
-/// beforehand which will end soon, and had better not be promoted, but those before it tell. Of many that were
-/// offered at the same patience one tells as much as all.
+/// A connection ends after `carried` messages since its offer; `None`: it was not offered. Short
+/// connections had better not be promoted, which only earlier ones can show. Many connections that
+/// were offered at the same patience count as one.
 #[inline]
 pub(crate) fn ended(socket: &Socket, carried: Option<u64>) {
     let patience = PATIENCE.load(Ordering::Relaxed);
@@ -51,7 +52,8 @@ fn learn(socket: &Socket, carried: Option<u64>, patience: u32) {
     }
 }
 
-/// A message went over a plain socket: is it worth a promotion, or has one been answered? Leaves errno alone.
+/// After a message over a plain socket: offers it if a promotion pays off, or handles the monitor's
+/// answer. Leaves errno alone.
 #[inline]
 pub(crate) fn after_message(socket: &'static Socket, number: u32) {
     match socket.state() {
@@ -67,7 +69,7 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
     }
 }
 
-/// Offers it if it has enough to carry; else it is looked at again a little later.
+/// Offers the socket if it carries enough; otherwise checks again a little later.
 #[cold]
 fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let messages = sent.wrapping_add(received);
@@ -76,19 +78,19 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let patience = PATIENCE.load(Ordering::Relaxed);
     let missing = patience.saturating_sub(sent).saturating_add(patience.saturating_sub(received));
     if !much && missing > 0 {
-        // Soon at first: a stream has enough after few messages.
+        // Soon at first: a stream carries enough after few messages.
         let pause = missing.min(messages.clamp(1, PACE));
         return socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
     }
     if is_brisk(socket, messages) || much {
-        // What is offered for its bytes tells nothing of messages.
+        // An offer for its bytes says nothing about messages.
         socket.patience.store(if much { 0 } else { patience }, Ordering::Relaxed);
         real::kept_errno(|| offer(socket, number));
     }
 }
 
-/// Whether this process has enough to read and write, if all its connections are like this one.
-/// Asked again later if not.
+/// Whether this process carries enough, if all its connections are like this one. Checked again
+/// later if not.
 #[cold]
 fn is_brisk(socket: &Socket, messages: u32) -> bool {
     let now = milliseconds();
@@ -107,7 +109,7 @@ fn messages(socket: &Socket) -> u32 {
     sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed))
 }
 
-/// Looked at again after as many messages more, if nothing comes of it now.
+/// Next considered after as many messages again, if nothing comes of it now.
 pub(super) fn look_later(socket: &Socket) {
     let messages = messages(socket);
     let again =

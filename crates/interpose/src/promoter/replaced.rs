@@ -8,10 +8,10 @@ use crate::mode;
 use crate::real;
 use crate::sets;
 
-/// Does `call`, a dup2(2) of `fd` onto `new`. The library's own descriptor moves out of its way,
-/// and no thread opens one meanwhile.
+/// Makes `call`, a dup2(2) of `fd` onto `new`. The library's own descriptor is moved first, and no
+/// thread opens one meanwhile.
 pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
-    // A handler of a fault may be in the middle of the promoter's own work.
+    // The handler of a fault may run in the middle of the promoter's work.
     if INSIDE.get() || !(mode::promotes() || is_hidden(new)) {
         return call();
     }

@@ -1,4 +1,4 @@
-//! A fork or a dup2(2) while other threads talk to the monitor.
+//! A fork or a dup2(2) while other threads use the promoter.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -10,24 +10,25 @@ use crate::clock;
 use crate::real;
 use crate::signals::Quiet;
 
-/// How long a thread that talks to the monitor is waited for. It takes no time itself, but may wait for a core; one that
-/// a debugger has stopped is given up, and the child promotes nothing.
+/// How long to wait for a thread that holds the promoter. It works only briefly, but may wait for a
+/// core. If a debugger has stopped it the wait ends, and the child promotes nothing.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// Between two attempts: real-time threads that never sleep keep such a thread from its core.
+/// Between two attempts. A sleep, since real-time threads that spin could keep that thread from its
+/// core.
 const PAUSE: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// What [`hold_still`] holds.
+    /// The promoter, held by [`hold_still`].
     static STILL: Cell<Option<Still>> = const { Cell::new(None) };
 }
 
-/// Without a destructor that the thread's end would have to know of.
+/// Without a destructor, which would have to be registered for the end of the thread.
 type Still = ManuallyDrop<(MutexGuard<'static, Option<Promoter>>, Quiet)>;
 
-/// Before a fork: keeps other threads from talking to the monitor, of which the child would have half, until
-/// [`move_on`]. One that does is waited for: the child would never get the promoter that it has.
+/// Before a fork: keeps other threads from the promoter until [`move_on`], since the child would
+/// get it half updated. Waits for a thread that holds it, since it would stay locked in the child.
 pub(crate) fn hold_still() {
-    // A signal handler may fork in the middle of it.
+    // A signal handler may fork while the promoter runs.
     if !INSIDE.get() {
         STILL.set(wait());
     }
@@ -48,9 +49,10 @@ fn wait() -> Option<Still> {
     }
 }
 
-/// Runs with the promoter, for a thread that cannot do without it: waits for it as [`hold_still`] does. `None`: in vain.
+/// Runs with the promoter, for a thread that needs it: waits as [`hold_still`] does. `None`: the
+/// wait timed out.
 pub(super) fn held<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
-    // The call may be that of a handler of this thread's fork (pthread_atfork(3)).
+    // The call may come from a fork handler of this thread (pthread_atfork(3)).
     let forks = STILL.take();
     let is_kept = forks.is_some();
     let mut still = forks.or_else(wait)?;

@@ -1,4 +1,4 @@
-//! Offers and promotions that are taken back, also while another thread has the promoter.
+//! Withdrawals of offers and promotions, also while another thread holds the promoter.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -7,16 +7,16 @@ use promote::wire::Token;
 use super::{INSIDE, Promoter, alone, with};
 use crate::signals;
 
-/// Withdrawals that wait for the promoter; those beyond wait themselves.
+/// Withdrawals that can be pending; further ones wait.
 const NOTES_MOST: usize = 64;
 
-/// Tokens that were to be withdrawn while another thread had the promoter; 0: none.
+/// Tokens to be withdrawn, from while another thread held the promoter; 0: none.
 static NOTES: [AtomicU64; NOTES_MOST] = [const { AtomicU64::new(0) }; NOTES_MOST];
-/// There are some.
+/// Some are pending.
 static NOTED: AtomicBool = AtomicBool::new(false);
 
-/// A socket that was offered or promoted is gone. The monitor counts its memory until it is told. `unanswered`: an answer
-/// may be on its way.
+/// An offered or promoted socket is gone. The monitor counts its memory until it gets the
+/// withdrawal. `unanswered`: an answer may be in flight.
 pub(crate) fn withdraw(token: Token, unanswered: bool) {
     loop {
         if with(|promoter| promoter.withdraw(token, unanswered)) {
@@ -32,26 +32,25 @@ pub(crate) fn withdraw(token: Token, unanswered: bool) {
             return tell_noted();
         }
         if INSIDE.get() || signals::is_on_small_stack() {
-            // A signal handler closes more than can be noted, and cannot have the promoter: the monitor learns of it when
-            // the process ends.
+            // A signal handler closes more sockets than can be pending, and cannot get the
+            // promoter: the monitor cleans up when the process ends.
             return;
         }
         std::thread::yield_now();
     }
 }
 
-/// To be called when nobody has the promoter any more.
+/// To be called after the promoter was released.
 #[inline]
 pub(super) fn promoter_is_free() {
-    // NOTE-PAIR: it is free before the look; whoever leaves a note tries for it after.
+    // NOTE-PAIR: released before this check; a thread tries to hold it after it left a note.
     fence(Ordering::SeqCst);
     if NOTED.load(Ordering::Relaxed) {
         tell_noted();
     }
 }
 
-/// Tells the monitor what was noted while somebody else had the promoter; who has it now does
-/// so afterwards.
+/// Sends the pending withdrawals. If another thread holds the promoter, it does so afterwards.
 #[cold]
 fn tell_noted() {
     let tell = |promoter: &mut Option<Promoter>| match promoter {
@@ -63,19 +62,19 @@ fn tell_noted() {
     }
 }
 
-/// Tells what was noted; before an offer, too, which may be of a token that was noted.
+/// Sends the pending withdrawals; also before an offer, which may reuse a pending token.
 pub(super) fn tell_all(promoter: &mut Promoter) {
     if !NOTED.load(Ordering::SeqCst) {
         return;
     }
-    // Notes are left before this is set.
+    // Tokens are stored before this flag is set.
     NOTED.store(false, Ordering::SeqCst);
     for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
         promoter.withdraw(token, true);
     }
 }
 
-/// In the child of a fork: the notes are the parent's.
+/// In the child of a fork: pending withdrawals are the parent's.
 pub(super) fn forget() {
     NOTES.iter().for_each(|note| note.store(0, Ordering::Relaxed));
     NOTED.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What programs ask of their epoll sets, and when the kernel is told of it.
+//! epoll_ctl(2): changes that programs make to their sets, and when the kernel gets them.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::real;
 use crate::sockets::{self, Interest, Membership, Socket, State};
 use crate::table::{self, Entry};
 
-/// What a program asks of a set about one of its sockets.
+/// A change to one socket of a set.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
     Add(Wish),
@@ -18,7 +18,7 @@ pub(crate) enum Change {
     Delete,
 }
 
-/// The socket's descriptor in the set, and what is to be told about it.
+/// The socket's descriptor in the set, and the `epoll_event` for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) fd: i32,
@@ -26,7 +26,7 @@ pub(crate) struct Wish {
     pub(crate) data: u64,
 }
 
-/// What an epoll_ctl(2) is about: a set and a socket, by their numbers here and the descriptors that it names.
+/// The arguments of an epoll_ctl(2): numbers of set and socket here, and their descriptors.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) set: u32,
@@ -35,14 +35,14 @@ pub(crate) struct Place {
     pub(crate) fd: i32,
 }
 
-/// Has the kernel make a change, by `call`, which returns 0 then; returns what that did, and leaves errno as
-/// that did. `change` is looked at afterwards: the kernel says what can be read, and a read just behind the
-/// program's own smaller writes would wait for them.
+/// Applies a change in the kernel by `call`, which returns 0 on success. Returns its status and
+/// leaves errno as it set it. `change` is evaluated afterwards: the kernel has then read the event,
+/// and a read just behind the program's own smaller writes would stall on them (store forwarding).
 pub(crate) fn make(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
     let set = at(place.set);
     let socket = sockets::at(place.socket);
-    // With its lock nobody promotes it between the call and the note of it. Who has that may be about to, and wait
-    // for the set.
+    // The lock keeps the socket from being promoted between the call and the record of it. Its
+    // holder may be promoting it, and waiting for the set.
     let Some(mut guard) = socket.try_lock() else { return make_known(place, change, call) };
     if guard.promoted.is_some() || set.mixed.load(Ordering::SeqCst) {
         drop(guard);
@@ -63,13 +63,15 @@ pub(crate) fn make(place: Place, change: impl FnOnce() -> Option<Change>, call: 
     if !noted {
         real::kept_errno(|| made(place, change));
     } else if set.mixed.load(Ordering::SeqCst) {
-        // MIXED-PAIR: a note before the look at this, which is stored before the notes of all sockets are read.
+        // MIXED-PAIR: the record is written before `mixed` is read; `mixed` is stored before the
+        // records of all sockets are read.
         correct(place.set, socket, before);
     }
     0
 }
 
-/// The set was mixed while a socket's interest changed, which may stand in `others` as it was `before`.
+/// The set became mixed while a socket's interest changed: `others` may hold the interest as it was
+/// `before`.
 #[cold]
 fn correct(number: u32, socket: &Socket, before: Option<Membership>) {
     let mut inner = at(number).lock();
@@ -83,8 +85,8 @@ fn correct(number: u32, socket: &Socket, before: Option<Membership>) {
     }
 }
 
-/// What most changes come to, of a socket on TCP that is in one set at most: some programs make five for
-/// each message. False: this is another, and nothing was noted.
+/// The fast path, for a socket on TCP in at most one set: some programs make five changes for each
+/// message. False: not this case, and nothing was recorded.
 #[inline]
 fn note(interest: &mut Interest, Place { set, fd, .. }: Place, change: Change) -> bool {
     let present = interest.set == set + 1 && interest.fd == fd;
@@ -101,14 +103,15 @@ fn note(interest: &mut Interest, Place { set, fd, .. }: Place, change: Change) -
     true
 }
 
-/// The same, where others than the socket are concerned, too. Whoever the kernel wakes for it meanwhile waits
-/// until it is known here, too: an event would be taken for what it was before, and EPOLLONESHOT be told of twice.
+/// As [`make`], with the set locked. A waiter that the kernel wakes meanwhile waits for the record:
+/// otherwise it would read the event as one of the old interest, and report EPOLLONESHOT twice.
 fn make_known(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
     let set = at(place.set);
     let mut inner = set.lock();
     inner.mix();
     if sockets::at(place.socket).state() == State::Promoted {
-        // UNAWARE-PAIR: who wakes in the set's first wait with a promoted socket looks at this.
+        // UNAWARE-PAIR: the first waiter that returns after the set got a promoted socket reads
+        // this.
         set.promoted.fetch_max(1, Ordering::SeqCst);
     }
     let status = call();
@@ -119,14 +122,14 @@ fn make_known(place: Place, change: impl FnOnce() -> Option<Change>, call: impl 
     status
 }
 
-/// Notes a change that the kernel has made already.
+/// Records a change that the kernel has made already.
 pub(crate) fn made(place: Place, change: Change) {
     let mut inner = at(place.set).lock();
     inner.mix();
     follow(inner, place, change, true);
 }
 
-/// `told`: there may have been events since the change.
+/// `late`: events may have been reported since the change.
 fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
     let Place { set, epfd, socket: socket_number, fd } = place;
     at(set).is_used_by(epfd);
@@ -172,13 +175,14 @@ fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
     }
     match change {
         Change::Delete => come_back(now, socket_number),
-        // Only the kernel can tell all of them.
+        // A socket in several sets: only the kernel can report its events to all of them.
         _ if promoted && now.is_one_of_several() => leaving::leave_if_possible(fd),
         _ => {}
     }
 }
 
-/// The socket's last set has it no more: the one before is its set again, if that still has it.
+/// The socket was removed from its last set: the set before it applies again, if it still has the
+/// socket.
 pub(super) fn come_back(left: Interest, socket_number: u32) {
     let Some(earlier) = left.earlier.filter(|_| left.set == 0) else { return };
     let set = at(earlier.set - 1);
@@ -195,12 +199,12 @@ pub(super) fn come_back(left: Interest, socket_number: u32) {
     inner.wake_for(&mut socket);
 }
 
-/// A socket that is closed was in this set, too.
+/// A closed socket was in this set, too.
 pub(crate) fn forget(socket_number: u32, earlier: Membership) {
     at(earlier.set - 1).lock().forget(socket_number, earlier);
 }
 
-/// A socket on TCP is closed: its set forgets it. False: more than that is to be done.
+/// A socket on TCP is closed: its set drops it. False: more has to be done.
 pub(crate) fn let_go(socket: &Socket) -> bool {
     let mut guard = socket.lock();
     if guard.promoted.is_some() || guard.interest.earlier.is_some() {
@@ -217,7 +221,7 @@ pub(crate) fn let_go(socket: &Socket) -> bool {
     true
 }
 
-/// The socket was promoted, or closed (`gone`): what its set has to know.
+/// The socket was promoted, or closed (`gone`): updates its set.
 pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
     let mut inner = at(number).lock();
     inner.mix();
@@ -231,7 +235,7 @@ pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
     }
 }
 
-/// The socket is promoted no more: the kernel alone tells of it.
+/// The socket was demoted: only the kernel reports its events from here on.
 pub(crate) fn demoted(number: u32, socket_number: u32) {
     let mut inner = at(number).lock();
     let mut socket = sockets::at(socket_number).lock();
@@ -252,16 +256,16 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
     let Interest { events, spent, unsure, .. } = socket.interest;
     let epfd = at(number).epfd.load(Ordering::Relaxed);
     if events & EDGE != 0 && !spent && !unsure {
-        // What the kernel told of while the set looked at the ring it does not tell again.
+        // The kernel does not repeat an edge that it reported while the set polled the ring.
         shots::rearm(epfd, &socket.interest);
     }
     // UNAWARE-PAIR: as for `apply`.
     at(number).promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
 }
 
-/// A change that the kernel need not know of before it is asked for events, since the wait
-/// itself looks at the socket: programs make several for each message. `None`: it is the
-/// kernel's after all, and has been told what came before.
+/// Defers a change until the kernel is next asked for events, since waits poll the socket
+/// themselves: programs make several changes for each message. `None`: the change has to go to the
+/// kernel, which has all earlier ones by now.
 pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     let Place { set: number, epfd, socket: socket_number, fd } = place;
     let set = at(number);
@@ -270,12 +274,12 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     let mut socket = sockets::at(socket_number).lock();
     let elsewhere = |registered: Membership| registered.set != number + 1;
     if socket.interest.set == 0 && socket.interest.registered.is_none_or(elsewhere) {
-        // What another set was not told.
+        // Changes of the other set that are still deferred.
         tell(&mut socket.interest);
     }
     let before = socket.interest;
     let present = before.set == number + 1 && before.fd == fd;
-    // Edges and single shots begin anew with each change, also in what the kernel has to tell.
+    // Edges and one-shots begin anew with each change, in the kernel, too.
     let plain = |events: u32| events & (EDGE | ONCE | libc::EPOLLEXCLUSIVE as u32) == 0;
     let now = match change {
         _ if inner.waiting > 0
@@ -314,7 +318,8 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     Some(Ok(()))
 }
 
-/// Whether a set has a promoted socket under a descriptor that is about to be closed, and the socket has others.
+/// Whether a descriptor that is about to be closed has a promoted socket in a set, and the socket
+/// has other descriptors.
 pub(crate) fn outlives(socket: &Socket, fd: i32) -> bool {
     let guard = socket.lock();
     guard.promoted.is_some()
@@ -323,16 +328,16 @@ pub(crate) fn outlives(socket: &Socket, fd: i32) -> bool {
         && socket.names.load(Ordering::Relaxed) > 1
 }
 
-/// Takes a descriptor out of every set in the kernel, which its close will not do.
+/// Removes a descriptor from every set in the kernel, which its close will not do.
 pub(crate) fn take_out(fd: i32) {
     for set in (0..table::end()).filter(|set| matches!(table::entry(*set), Entry::Set(_))) {
         let mut event = epoll_event { events: 0, u64: 0 };
-        // SAFETY: an event to read. Those that do not have it say so.
+        // SAFETY: an event to read. Sets without the descriptor return ENOENT.
         unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, &raw mut event) };
     }
 }
 
-/// Tells the kernel what it has not been told of one socket.
+/// Makes the deferred epoll_ctl(2) calls of one socket.
 pub(crate) fn tell(interest: &mut Interest) {
     if !interest.untold {
         return;
@@ -359,8 +364,8 @@ fn register(operation: i32, told: Membership) {
     unsafe { real::epoll_ctl(epfd, operation, told.fd, &raw mut event) };
 }
 
-/// Somebody waits for the set itself, by poll(2) or in another set: nobody looks at its
-/// sockets then, and each hears its own bells.
+/// The set itself is polled, by poll(2) or by another set: such waiters do not poll its sockets, so
+/// that each socket needs wake-ups of its own.
 pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
     let mut inner = at(number).lock();
     if inner.watched && inner.in_a_set >= in_a_set {
@@ -382,18 +387,19 @@ pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
 }
 
 impl Wish {
-    /// What stands where the kernel has to be told yet.
+    /// The interest while its epoll_ctl(2) is deferred.
     fn interest(self, number: u32, before: Interest) -> Interest {
         Interest { registered: before.registered, ..self.told(number, before) }
     }
 
-    /// The kernel knows.
+    /// The interest once the kernel has it.
     fn told(self, number: u32, mut before: Interest) -> Interest {
         self.note(number, &mut before);
         before
     }
 
-    /// The same, word by word: some programs do so for each message, and no word is read just after it was written.
+    /// The same, field by field: some programs do so for each message, and no field is read just
+    /// after it was written.
     #[inline(always)]
     fn note(self, number: u32, interest: &mut Interest) {
         let Wish { fd, events, data } = self;
@@ -407,7 +413,7 @@ impl Wish {
     }
 }
 
-/// Something else than a TCP socket changed in the set: the kernel knows of it alone.
+/// A member that is no TCP socket changed: only the kernel has its events.
 pub(crate) fn other_changed(number: u32, fd: i32, change: Option<Change>) {
     let mut inner = at(number).lock();
     inner.kernel_is_due = true;
@@ -416,7 +422,7 @@ pub(crate) fn other_changed(number: u32, fd: i32, change: Option<Change>) {
     }
 }
 
-/// Has the set look at a socket whose ring holds bytes that no bell told of.
+/// Makes the set poll a socket whose ring holds bytes that no wake-up announced.
 pub(crate) fn list(number: u32, socket: &'static Socket) {
     let mut inner = at(number).lock();
     let mut guard = socket.lock();

@@ -1,5 +1,5 @@
-//! A wait of one thread in a set: which of its promoted sockets have something, what the
-//! kernel's events about them mean, and how the set goes to sleep.
+//! One thread's wait in a set: which promoted sockets are ready, what the kernel's events about
+//! them imply, and how the set goes to sleep.
 
 use std::sync::atomic::Ordering;
 
@@ -17,39 +17,41 @@ use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 use crate::waiter::soonest;
 
-/// Sleeps of a set without bytes after which a socket is no longer looked at.
+/// Sleeps of a set without bytes after which a socket is no longer polled.
 const COOLING: u8 = 16;
 
-/// What the kernel adds to each interest (epoll_ctl(2)).
+/// Events that the kernel adds to each interest (epoll_ctl(2)).
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// Calls that looked at it in vain after which it is not looked at any more, either: they cost as much as a
-/// bell by then, and a program that never sleeps would look for ever.
+/// Calls that found nothing after which a socket is no longer polled, either: they have cost as
+/// much as a wake-up by then, and a program that never sleeps would poll forever.
 const IN_VAIN: u8 = 128;
 
-/// As many ready sockets are put in order at the most: with 50 at a time the lookups would take 8 % of what Redis answers.
+/// Ready sockets that are put in order at most. With 50 at a time the lookups would take 8 % of the
+/// time in which Redis answers.
 const ORDERED: usize = 8;
 
-/// A socket that a look has found ready.
+/// A socket that a poll found ready.
 pub(super) struct Found {
-    /// Since when it has its place among those that are ready; 0 where more than [`ORDERED`] are, and none is looked up.
+    /// The time that decides its place among the ready ones; 0 if more than [`ORDERED`] are ready,
+    /// and none is looked up.
     since: u64,
-    /// When its peer wrote (`Connection::published_at`); `None`: it was not looked up.
+    /// When its peer published (`Connection::published_at`); `None`: not looked up.
     published: Option<u64>,
-    /// How many were found before it.
+    /// Its place among the events.
     place: usize,
     number: u32,
     event: epoll_event,
 }
 
-/// Apart: a sort takes half a KiB of stack, and handlers wait on small ones.
+/// Not inlined: a sort takes half a KiB of stack, and handlers wait on small ones.
 #[inline(never)]
 fn sort<Key: Ord>(found: &mut [Found], key: impl Fn(&Found) -> Key) {
     found.sort_unstable_by_key(key);
 }
 
 impl Inner {
-    /// Whether there is anything to look at: a ring that is in use.
+    /// Whether the list has a ring to poll.
     pub(crate) fn looks(&self) -> bool {
         self.list.iter().any(|number| !sockets::at(*number).hears.load(Ordering::Relaxed))
     }
@@ -63,8 +65,8 @@ impl Inner {
         self.kernel_is_due = true;
     }
 
-    /// How many of so many events may be those of rings, when the kernel is to be asked, too: where these always
-    /// have something, nobody would hear of a listener or a timer. Of a single one each has every second.
+    /// How many of `events` rings may fill when the kernel is asked, too: rings that are always
+    /// ready would starve listeners and timers. A single event goes to either in turn.
     pub(crate) fn share_of_rings(&mut self, events: usize) -> usize {
         match events {
             0 => 0,
@@ -76,7 +78,7 @@ impl Inner {
         }
     }
 
-    /// When the other end of the last promoted socket that the kernel told of called.
+    /// When the peer of the last promoted socket that the kernel reported sent its wake-up.
     pub(crate) fn called_at(&self) -> u64 {
         self.called_at
     }
@@ -86,7 +88,7 @@ impl Inner {
         self.asked_kernel = now;
     }
 
-    /// A thread begins to wait; [`Self::leave`] ends that.
+    /// A thread begins to wait; [`Self::leave`] ends the wait.
     pub(crate) fn enter(&mut self) {
         self.waiting += 1;
         if !self.awaited {
@@ -105,13 +107,14 @@ impl Inner {
 
     pub(crate) fn leave(&mut self, epfd: i32) {
         self.waiting = self.waiting.saturating_sub(1);
-        // No doorbell announces these connections: wake another waiter of the set.
+        // No wake-up announces these connections: wake another waiter of the set.
         if self.crowd && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
             at(self.number).wake_waiter();
         }
     }
 
-    /// From here on several threads wait in this set, or others outside of it (`over_tcp`): wake-ups of each socket reach them.
+    /// From here on several threads wait in this set, or waiters that are not in epoll_wait(2) here
+    /// (`over_tcp`): each socket is armed separately.
     #[cold]
     pub(super) fn share(&mut self, over_tcp: bool) {
         self.crowd = true;
@@ -123,7 +126,7 @@ impl Inner {
                     promoted.forsakes_doorbell();
                 }
                 if promoted.connection.look_again().unwrap_or(true) && !self.list.contains(number) {
-                    // Its doorbell may have told of that.
+                    // Its doorbell may have announced these bytes.
                     promoted.listed_in = self.number + 1;
                     self.list.push(*number);
                 }
@@ -148,9 +151,10 @@ impl Inner {
         self.sleeper.filter(|_| !self.crowd && alone)
     }
 
-    /// Events of the sockets in the list that have bytes, as many as there is room for, in the order in which their
-    /// peers wrote. `kernels`: how many events of the kernel's there are, at the beginning; they go to the end. Returns
-    /// how many there are in all. `first`: the first look of a call, of which the others are repetitions while it spins.
+    /// Reports the sockets of the list that have bytes, as many as there is room for, in the order
+    /// in which their peers wrote. `kernels` events of the kernel lie at the beginning, and move
+    /// behind them. Returns the number of all. `first`: the first poll of a call; spinning repeats
+    /// it.
     pub(crate) fn collect(
         &mut self,
         epfd: i32,
@@ -166,8 +170,8 @@ impl Inner {
         self.collect_more(epfd, events, kernels, first)
     }
 
-    /// As [`Self::collect`], of sockets that it did not find and doorbells have announced since. The kernel's events lie behind
-    /// those of the sockets found.
+    /// As [`Self::collect`], for sockets that it did not find and doorbells have announced since.
+    /// The kernel's events lie behind those of the sockets found.
     pub(crate) fn collect_more(
         &mut self,
         epfd: i32,
@@ -176,7 +180,7 @@ impl Inner {
         first: bool,
     ) -> usize {
         let before = self.found.len();
-        // For the search.
+        // For the binary search.
         sort(&mut self.found, |found| found.number);
         let mut cooled = false;
         let (length, mut looked) = (self.list.len(), 0);
@@ -207,7 +211,7 @@ impl Inner {
             let writable = interest.events & OUT_TOO;
             if writable != 0 {
                 if !promoted.connection.sends_to_ring() || promoted.connection.kernel_has_ended() {
-                    // The kernel knows.
+                    // Only the kernel can say.
                     self.asks_kernel_next();
                 } else if !edge || !promoted.told_writable || ready != 0 {
                     promoted.told_writable = true;
@@ -229,7 +233,7 @@ impl Inner {
                 promoted.heat(sleeper);
             }
             if interest.events & ONCE != 0 && promoted.connection.peer_has_finished() {
-                // The kernel is not asked again before the program asks anew.
+                // The kernel is not asked again until the program re-arms the interest.
                 ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
             shots::spend(epfd, interest);
@@ -237,7 +241,8 @@ impl Inner {
             let mut event = epoll_event { events: ready, u64: interest.data };
             let said = &mut events[before..=place + kernels];
             if let Some(at) = said[..kernels].iter().position(|said| said.u64 == event.u64) {
-                // The kernel reports it, too: a connection that is closed for one event must have no other in this call.
+                // The kernel reports it, too: one call must report a connection once, since the
+                // program may close it for the first event.
                 event.events |= said[at].events;
                 said.copy_within(at + 1.., at);
                 kernels -= 1;
@@ -250,7 +255,7 @@ impl Inner {
             events[before..count].rotate_left(kernels);
             self.put_in_order(events);
         }
-        // Who found no more room begins with the next one.
+        // Without more room, the next poll starts at the next socket.
         self.turn = if length == 0 { 0 } else { (self.turn + looked) % length };
         if cooled {
             self.forget_cold();
@@ -258,13 +263,14 @@ impl Inner {
         count
     }
 
-    /// Looks up when the peers of those that were found wrote, which takes a line of each peer's memory.
+    /// Looks up when the peers of the sockets found wrote: one cache line of each peer's memory.
     fn look_up_times(&mut self) {
         for found in self.found.iter_mut().filter(|found| found.published.is_none()) {
             let mut guard = sockets::at(found.number).lock();
             let Some(promoted) = guard.promoted.as_deref_mut() else { continue };
             let published = promoted.connection.published_at();
-            // With bytes left, it has its place before what is written later, and behind what was reported with it.
+            // A socket with bytes left over comes before those written later, and behind those that
+            // were reported with it.
             found.since = if promoted.published == published { self.latest } else { published };
             (promoted.published, found.published) = (published, Some(published));
         }
@@ -275,7 +281,7 @@ impl Inner {
             self.look_up_times();
         }
         for found in &mut self.found {
-            // The kernel may have reported more of it since.
+            // The kernel's event may have been merged into it since.
             found.event = events[found.place];
         }
         sort(&mut self.found, |found| (found.since, found.published, found.place));
@@ -286,7 +292,7 @@ impl Inner {
         self.latest = self.found.iter().map(|found| found.since).fold(self.latest, u64::max);
     }
 
-    /// Takes those out of the list that are no longer looked at.
+    /// Removes sockets that are no longer polled from the list.
     fn forget_cold(&mut self) {
         let here = self.number + 1;
         self.list.retain(|number| {
@@ -295,8 +301,8 @@ impl Inner {
         });
     }
 
-    /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
-    /// true ones, merged with the first `told` ones; returns how many there are in all.
+    /// Corrects the kernel's events about promoted sockets: a wake-up byte is no event. Keeps the
+    /// correct ones, merged into the first `told` events; returns the number of all.
     pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
         self.ended.clear();
         let mut kept = told;
@@ -310,7 +316,7 @@ impl Inner {
             let merges = self.ambiguous || promoted.is_some();
             let before = events[..told].iter().position(|before| merges && before.u64 == data);
             let is = match promoted {
-                // Only what it says tells whose an event is, and several have the same said.
+                // Only `epoll_data` identifies the socket, and several have the same.
                 Some(number) if !self.ambiguous => self.meaning(epfd, number, data, said, before.is_some()),
                 _ => said,
             };
@@ -328,14 +334,14 @@ impl Inner {
         kept
     }
 
-    /// Whether the peer of a promoted socket has ended its sending: of such the kernel tells.
+    /// Whether the peer of a promoted socket has sent its end of stream, which the kernel reports.
     fn is_over(&self, number: u32) -> bool {
         let guard = sockets::at(number).lock();
         guard.promoted.as_deref().is_some_and(|promoted| promoted.connection.peer_has_finished())
     }
 
-    /// Gives the ends that the kernel has just told of their places among the sockets found: `told` in all, of which
-    /// these come first. Returns how many of the others there are.
+    /// Places the ends of stream that the kernel has just reported among the sockets found, which
+    /// come first among the `told` events. Returns the number of other events.
     pub(crate) fn place_ends(&mut self, events: &mut [epoll_event], told: usize) -> usize {
         let before = self.found.len();
         for (nth, mut end) in self.ended.drain(..).enumerate() {
@@ -355,7 +361,8 @@ impl Inner {
         let is_member = guard.interest.set == self.number + 1;
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
         let here = self.number + 1;
-        // Another set that has it by now waits for the edge. In a forked process the set is its parent's, too.
+        // If another set watches it by now, its edge is for that set. A forked process shares the
+        // set with its parent.
         let is_ours = |bell: &&mut Doorbell| bell.set == here || promoted.inherited;
         let Some(bell) = promoted.doorbell.as_mut().filter(is_ours) else { return };
         self.rang = true;
@@ -371,13 +378,13 @@ impl Inner {
         self.list(number, promoted);
         match self.sleeper_of(promoted) {
             Some(sleeper) => promoted.heat(sleeper),
-            // What is here is found by the list.
+            // The list reports the bytes that are here.
             None => drop(promoted.arm()),
         }
     }
 
-    /// What is true of what the kernel said about a promoted socket. `told`: the same call tells of something else
-    /// about it.
+    /// The part of the kernel's event about a promoted socket that is true. `told`: the same call
+    /// reports another event of it.
     fn meaning(&mut self, epfd: i32, number: u32, data: u64, said: u32, told: bool) -> u32 {
         let mut guard = sockets::at(number).lock();
         let inner = &mut *guard;
@@ -386,7 +393,7 @@ impl Inner {
             return said;
         }
         if inner.interest.spent && said & !UNASKED == 0 && !told && inner.promoted.is_some() {
-            // `shots::spend` cannot keep the kernel from telling of these once more.
+            // `shots::spend` cannot keep the kernel from reporting these again.
             return 0;
         }
         let mut is = said;
@@ -403,7 +410,7 @@ impl Inner {
             }
         }
         if promoted.connection.has_error() {
-            // The kernel told us, and no longer tells the program.
+            // The kernel reported the error to us, and will not repeat it to the program.
             is |= libc::EPOLLERR as u32;
         }
         let once = inner.interest.events & ONCE != 0;
@@ -415,8 +422,8 @@ impl Inner {
         is
     }
 
-    /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
-    /// out, unless the kernel has to keep the socket readable for other threads.
+    /// Whether a socket that the kernel reports readable has anything to read. Wake-up bytes are
+    /// discarded, unless they have to keep the socket readable for other threads.
     fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
@@ -428,7 +435,8 @@ impl Inner {
             return true;
         }
         if promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left() {
-            // The kernel knows best, and its ring is not in use. (A bell from before would be no news.)
+            // The kernel's report is right, and the ring is not in use. (A stale wake-up byte would
+            // be no event.)
             return true;
         }
         let news = promoted.kernel_has_news(fd);
@@ -443,11 +451,12 @@ impl Inner {
                 }
             }
         }
-        // What is no bell may have come with one, FIN too: an edge comes once, and who does not wait asks once.
+        // Data or FIN may have come behind a wake-up byte: an edge is reported once, and a call
+        // that does not wait asks once.
         news || ring(promoted) || promoted.kernel_has_news(fd)
     }
 
-    /// Before this thread sleeps in the kernel. False: something is here.
+    /// Before this thread sleeps in the kernel. False: something is ready.
     pub(crate) fn go_to_sleep(&mut self, epfd: i32) -> bool {
         self.unseen = None;
         let here = self.number + 1;
@@ -467,7 +476,8 @@ impl Inner {
             promoted.quiet = promoted.quiet.saturating_add(1);
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
-                // A bell on it would not wake this set, or it only costs.
+                // Either a wake-up for it would not wake this set, or it has been quiet and polling
+                // it only costs.
                 if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
@@ -484,7 +494,7 @@ impl Inner {
             self.forget_cold();
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
-            // Before: a thread that takes out a byte which was sent for this sleep finds that there is one.
+            // Stored first: a thread that reads a wake-up byte meant for this sleep has to see it.
             at(self.number).is_numbered.store(true, Ordering::SeqCst);
             pages::sleep(sleeper);
             if self.any_ready(epfd, |_| true) {
@@ -522,21 +532,23 @@ impl Inner {
 }
 
 fn has_bytes(promoted: &mut Promoted, edge: bool) -> bool {
-    // The kernel told once of what lies in it before the ring's bytes, and not again because of these.
+    // For an edge: the kernel reported its bytes before the ring's once, and will not report them
+    // again because of these.
     promoted.connection.look_again().unwrap_or(true) || (edge && promoted.connection.untaken_here() > 0)
 }
 
 impl Promoted {
-    /// Whether what lies in the ring has to be told of. An edge-triggered set tells of each arrival once; bytes
-    /// that came through the kernel since, and were taken by now, were an arrival, too: who asked FIONREAD
-    /// before counts on an edge for them, and leaves what lies behind them until then.
+    /// Whether the bytes of the ring have to be reported. An edge-triggered set reports each
+    /// arrival once. Bytes that came through the kernel since, and were consumed by now, were an
+    /// arrival, too: a program that called FIONREAD before expects an edge for them, and leaves the
+    /// bytes behind them unread until then.
     fn is_news(&self, edge: bool) -> bool {
         !edge
             || self.reported != self.connection.arrived()
             || self.connection.taken_from_kernel() > self.reported_of_kernel
     }
 
-    /// What has arrived is told of now.
+    /// Records that everything which has arrived is reported now.
     fn report(&mut self, fd: i32, edge: bool) {
         if edge {
             self.reported_of_kernel = self.connection.taken_from_kernel() + self.data_in_kernel(fd);
@@ -544,14 +556,14 @@ impl Promoted {
         self.reported = self.connection.arrived();
     }
 
-    /// Has a bell ring for what comes next. False: something is here.
+    /// Arms for the next bytes. False: unreported bytes are here.
     fn rings_next(&mut self, interest: &Interest) -> bool {
         self.is_used();
         self.connection.rings_each(false);
         if self.is_news(interest.events & EDGE != 0) {
             return !self.arm_to_sleep();
         }
-        // What is here was told of; only more is news.
+        // The bytes here were reported; only more are an event.
         let by = self.wake_up_in_set();
         self.armed = !self.connection.arm_for_more(by).unwrap_or(true);
         self.hot = false;
@@ -559,14 +571,14 @@ impl Promoted {
         self.armed
     }
 
-    /// Whether a set that no longer looks at it will hear of what comes next.
+    /// Whether a set that no longer polls it is woken for the next bytes.
     fn hears_next(&mut self, interest: &Interest) -> bool {
-        // A doorbell that may have arrived is not sent again.
+        // A wake-up that may have arrived already is not sent again.
         let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.rings_next(interest));
         rings && !self.connection.look_again().unwrap_or(true)
     }
 
-    /// From here on the set looks at it by itself while it is awake.
+    /// From here on the set polls it while awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
         if self.shown_in_kernel || self.slept_by != 0 {
             return;

@@ -1,4 +1,4 @@
-//! What a set knows of its members: which are promoted, and by what the kernel tells of all.
+//! The members of a set: which are promoted, and which `epoll_data` each has.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,8 @@ use super::{EDGE, IN, Inner, OUT_TOO, at};
 use crate::sockets::{self, Interest, Membership, Promoted};
 
 impl Inner {
-    /// From here on `others` has the set's TCP sockets, too; before any of them is locked.
+    /// From here on `others` has the set's TCP sockets, too. To be called before any of them is
+    /// locked.
     pub(super) fn mix(&mut self) {
         let here = self.number + 1;
         // MIXED-PAIR
@@ -28,7 +29,7 @@ impl Inner {
         }
     }
 
-    /// A socket's interest in this set began, changed or ended, or the socket was promoted.
+    /// Records a new, changed or ended interest of a socket in this set, or its promotion.
     pub(super) fn apply(&mut self, number: u32, socket: &mut sockets::Guard<'_>, now: Interest) {
         at(self.number).gets_sockets();
         let here = self.number + 1;
@@ -38,8 +39,8 @@ impl Inner {
         if known && (now.set != here || now.data != before.data) {
             self.by_data.remove(&before.data);
         }
-        // One that left stays in the list, and hot, until the set sleeps: programs take
-        // sockets out and put them in again all the time.
+        // A removed socket stays in the list, and hot, until the set sleeps: programs remove
+        // sockets and add them again all the time.
         let stays = socket.promoted.is_none()
             && !self.hides
             && (before.set, before.fd, before.data) == (now.set, now.fd, now.data)
@@ -58,13 +59,13 @@ impl Inner {
                 self.can_be_woken();
                 match self.watches_doorbell(now.events) {
                     true => promoted.is_watched_in(self.number, number),
-                    // It may have asked for its doorbell before a sleep that was left.
+                    // It may have armed its doorbell for a sleep that did not come about.
                     false => promoted.forsakes_doorbell(),
                 }
                 if self.shows_each(now.events) {
                     promoted.wakes_for_each();
                 }
-                // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
+                // Like epoll_ctl(2), a change reports again what is ready.
                 promoted.reported = u64::MAX;
                 promoted.told_writable = false;
                 let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
@@ -83,11 +84,12 @@ impl Inner {
             Some(promoted) => promoted.leaves_set(),
         }
         if listed_in != 0 {
-            // What woke that set for all of its connections may be in this one, and no longer wakes it.
+            // The wake-up for all connections of the other set may lie in this one, and no longer
+            // wakes that set.
             at(listed_in - 1).disturb();
         }
-        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after. What stands there
-        // already was stored so before.
+        // UNAWARE-PAIR: stored before the waiters in the kernel are read; such a waiter reads it
+        // after counting itself. An equal value was stored so before.
         let promoted = &at(self.number).promoted;
         if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
             promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
@@ -105,7 +107,7 @@ impl Inner {
         }
     }
 
-    /// Whether a wake-up of such a member has to reach nobody but a thread that waits in the set.
+    /// Whether only threads that wait in the set need a wake-up of such a member.
     fn watches_doorbell(&self, events: u32) -> bool {
         self.awaited && !self.over_tcp && events & libc::EPOLLEXCLUSIVE as u32 == 0
     }
@@ -115,7 +117,7 @@ impl Inner {
         self.in_a_set || (self.watched && events & EDGE != 0)
     }
 
-    /// If somebody may sleep in the set, wakes him for what lies in the socket's ring already.
+    /// Wakes the waiters of the set for bytes that lie in the socket's ring already.
     pub(super) fn wake_for(&mut self, socket: &mut sockets::Guard<'_>) {
         if self.waiting == 0 && !self.crowd && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
             return;
@@ -128,7 +130,7 @@ impl Inner {
         }
     }
 
-    /// A set that has the socket no more, and was not its last.
+    /// The socket is no longer in this set, which was not its last one.
     pub(super) fn forget(&mut self, number: u32, earlier: Membership) {
         if self.by_data.get(&earlier.data) == Some(&number) {
             self.by_data.remove(&earlier.data);
@@ -149,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// Tells the kernel what it was not told; before each time it is asked for events.
+    /// Makes the deferred epoll_ctl(2) calls; before the kernel is asked for events.
     pub(crate) fn tell_kernel(&mut self) {
         if self.untold.is_empty() {
             return;
@@ -160,14 +162,14 @@ impl Inner {
         at(self.number).untold.store(0, Ordering::Relaxed);
     }
 
-    /// Waits of this set look at it from now on.
+    /// Waits of this set poll the socket from now on.
     pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
         if promoted.listed_in != self.number + 1 {
             if promoted.listed_in != 0 {
                 at(promoted.listed_in - 1).disturb();
             }
             promoted.listed_in = self.number + 1;
-            // It may be there from an earlier time.
+            // It may still be in the list.
             if !self.list.contains(&number) {
                 self.list.push(number);
             }

@@ -1,4 +1,4 @@
-//! EPOLLONESHOT: an event uses an interest up until epoll_ctl(2) names it anew, whether it was the kernel's or ours.
+//! EPOLLONESHOT: an event, the kernel's or ours, disables the interest until the next epoll_ctl(2).
 
 use std::io::Write;
 
@@ -10,10 +10,10 @@ use crate::buffer::Room;
 use crate::real;
 use crate::sockets::{Interest, c_path};
 
-/// What the kernel leaves of an interest that is used up (EP_PRIVATE_BITS of Linux).
+/// The flags that the kernel keeps of a disabled interest (EP_PRIVATE_BITS of Linux).
 const LEFT: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
 
-/// An event that the kernel does not know of.
+/// An event was reported that the kernel has not seen.
 pub(super) fn spend(epfd: i32, interest: &mut Interest) {
     if interest.events & ONCE != 0 {
         was_spent(interest);
@@ -23,20 +23,20 @@ pub(super) fn spend(epfd: i32, interest: &mut Interest) {
     }
 }
 
-/// An event of the kernel's was told.
+/// An event of the kernel was reported.
 pub(super) fn was_spent(interest: &mut Interest) {
     interest.spent = true;
     interest.unsure = false;
 }
 
-/// An event that was none must not use it up.
+/// The kernel disabled the interest for an event that was none.
 pub(super) fn rearm(epfd: i32, interest: &Interest) {
     let mut event = epoll_event { events: interest.events, u64: interest.data };
     // SAFETY: as for `spend`.
     unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
 }
 
-/// Whether nothing may be told until epoll_ctl(2) names the socket again.
+/// Whether the interest is disabled until the next epoll_ctl(2).
 #[inline]
 pub(super) fn is_used_up(epfd: i32, interest: &mut Interest) -> bool {
     if interest.unsure {
@@ -45,8 +45,8 @@ pub(super) fn is_used_up(epfd: i32, interest: &mut Interest) -> bool {
     interest.spent
 }
 
-/// The socket was promoted since its interest was named, and there may have been an event before: the kernel tells
-/// in proc(5). Where that is not mounted there was none.
+/// The socket was promoted since its interest was set, which the kernel may have disabled before:
+/// see proc(5). Without a proc file system it counts as enabled.
 #[cold]
 fn ask(epfd: i32, interest: &mut Interest) {
     interest.unsure = false;
@@ -66,7 +66,8 @@ fn ask(epfd: i32, interest: &mut Interest) {
         .any(|(fd, events, data)| fd == interest.fd && data == interest.data && events & !LEFT == 0);
 }
 
-/// "tfd: 5 events: 4000001d data: 5 ..." (proc_pid_fdinfo(5)): a descriptor, its events and its data, these two in hex.
+/// "tfd: 5 events: 4000001d data: 5 ..." (proc_pid_fdinfo(5)): descriptor, events and data, the
+/// latter two in hex.
 fn registered(line: &str) -> Option<(i32, u32, u64)> {
     let mut words = line.strip_prefix("tfd:")?.split_whitespace();
     let fd = words.next()?.parse().ok()?;

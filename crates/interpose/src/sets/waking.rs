@@ -13,10 +13,10 @@ use crate::real;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
 
-/// What the kernel reports of [`ready`], by which no program can mean anything: 64 random bits.
+/// The `epoll_data` of [`ready`]: 64 random bits, so that no program has the same.
 const DATUM: u64 = 0x9d6c_5be1_47a2_f30b;
 
-/// Takes what only this module asked for out of what the kernel reported; returns how many events are left.
+/// Removes the events of [`ready`] from what the kernel reported; returns how many are left.
 pub(crate) fn without_own(events: &mut [epoll_event]) -> usize {
     let own = |event: &epoll_event| {
         let epoll_event { events, u64: data } = *event;
@@ -28,13 +28,14 @@ pub(crate) fn without_own(events: &mut [epoll_event]) -> usize {
 }
 
 impl Set {
-    /// Has the thread that sleeps in the set, or the next one that waits there, check all of it again.
+    /// Makes the thread that sleeps in the set, or the next one that waits there, check all of it
+    /// again.
     #[cold]
     pub(crate) fn wake_waiter(&self) {
         count(&COUNTERS.rechecks, 1);
         self.was_woken.store(true, Ordering::Relaxed);
         if !self.watch(libc::EPOLL_CTL_MOD, IN | ONCE) {
-            // The first time, or it has another number now.
+            // It is not registered yet, or has another number now.
             self.watch(libc::EPOLL_CTL_ADD, IN | ONCE);
         }
     }
@@ -46,7 +47,8 @@ impl Set {
         real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) == 0 })
     }
 
-    /// The same, if the thread sleeps by the number that all senders wake it for once.
+    /// As [`Self::wake_waiter`], if a thread sleeps by the set's sleeper, for which senders send
+    /// one wake-up for all connections.
     #[inline]
     pub(crate) fn disturb(&self) {
         if self.is_numbered.load(Ordering::SeqCst) {
@@ -56,21 +58,21 @@ impl Set {
 }
 
 impl Inner {
-    /// Before any of its connections is hot: the set can be woken. Where the kernel has no memory
-    /// for that, each connection has wake-ups of its own.
+    /// Registers [`ready`], before any connection is hot. If the kernel has no memory for that,
+    /// each connection is armed separately.
     pub(super) fn can_be_woken(&mut self) {
         let set = at(self.number);
         if !self.wakes && !self.crowd {
             self.wakes = set.watch(libc::EPOLL_CTL_ADD, ONCE) || set.watch(libc::EPOLL_CTL_MOD, ONCE);
-            // None is in the list yet.
+            // The list is still empty.
             self.crowd = !self.wakes;
         }
     }
 }
 
 impl Promoted {
-    /// So many bytes were taken out of the kernel: what woke the set for all of its
-    /// connections may have been among them.
+    /// `count` bytes were read from the kernel. The wake-up for all connections of the set may have
+    /// been among them.
     #[inline]
     pub(crate) fn took_from_kernel(&mut self, count: usize) {
         self.connection.took_from_kernel(count);
