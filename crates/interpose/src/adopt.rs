@@ -1,4 +1,5 @@
-//! A connection changes to its rings: the last look at what the kernel and the ledger say.
+//! The switch of a connection to its rings, after a last comparison of the kernel's counts with
+//! ours.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,7 @@ use crate::stats;
 use crate::uring;
 use crate::waiters::Waiters;
 
-/// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
-/// middle of a call.
+/// Promotes a connection, if our counts agree with the kernel's and no call is in progress.
 pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason> {
     let Grant { token, own, peer, other, doorbell } = grant;
     let number = token.get() as u32;
@@ -27,8 +27,8 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
     if socket.holders.are_several() || inner.interest.is_one_of_several() {
         return Err(Reason::Shared);
     }
-    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
-    // promoted, and wait for the lock.
+    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it promoted,
+    // and wait for the lock.
     if !socket.change_state(State::Offered, State::Promoted) {
         return Err(Reason::ClosedEarly);
     }
@@ -52,18 +52,19 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         socket.set_state(State::Offered);
         return Err(why);
     }
-    // Bells must not wait for acknowledgements.
+    // Wake-up bytes must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
     let held = kernel::has_unsent(raw);
     if no_delay == 0 {
-        // Where it is on already, setting it would send what TCP_CORK and MSG_MORE hold back.
+        // If it is on already, setting it would send what TCP_CORK and MSG_MORE hold back.
         kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     }
     let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
         socket.set_state(State::Offered);
         return Err(Reason::NoMemory);
     };
-    // Whoever waits for it may do so where the library does not see it, by edges: until it is known otherwise.
+    // The program may wait for it outside the library, edge-triggered: assumed until a wait is
+    // seen.
     let unseen = inner.interest.sets == 0;
     connection.rings_each(unseen);
     let armed = !unseen || !connection.arm(WakeUp::Tcp).unwrap_or(true);

@@ -1,5 +1,6 @@
-//! Room for bytes that a call copies by itself, for which a small alternate stack has none: mappings that are kept for the
-//! next call, whatever thread makes it. A signal handler that comes while one is in use has another, and takes no lock.
+//! Buffers for copies, for which a small alternate stack has no room: mappings that are kept for
+//! later calls of any thread. A signal handler that runs while one is in use gets another, without
+//! a lock.
 #![allow(unsafe_code)] // mappings
 
 use std::ops::{Deref, DerefMut};
@@ -9,18 +10,18 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::{mappings, sanitizer};
 
-/// Bytes of each.
+/// Bytes of each mapping.
 const ROOM: usize = 16 << 10;
-/// Bytes on the stack, where there is no memory for one.
+/// Bytes on the stack, used if no mapping can be had.
 const LEAST: usize = 64;
 
-/// Those that nobody uses; those beyond are unmapped.
+/// Free mappings; further ones are unmapped.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
-/// A mapping of ROOM bytes, which may be any; given back when dropped.
+/// A mapping of ROOM bytes with any contents; freed when dropped.
 pub(crate) struct Mapping(*mut u8);
 
-/// Room for bytes: a mapping, or a little on the stack.
+/// A buffer: a mapping, or a few bytes on the stack.
 pub(crate) struct Room {
     mapping: Option<Mapping>,
     least: [u8; LEAST],
@@ -31,7 +32,7 @@ impl Mapping {
     pub(crate) fn take() -> Option<Mapping> {
         let taken = FREE.iter().find_map(|free| {
             let is_there = !free.load(Ordering::Relaxed).is_null();
-            // ROOM-PAIR: what its last user did with it is over.
+            // ROOM-PAIR: acquire what its last user did with it.
             let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
             (!memory.is_null()).then_some(memory)
         });
@@ -42,7 +43,7 @@ impl Mapping {
     }
 
     pub(crate) fn words(&mut self) -> &mut [u64] {
-        // SAFETY: ROOM bytes, from the beginning of a page, that are nobody else's while this lives.
+        // SAFETY: ROOM bytes, from the beginning of a page, which this value owns.
         unsafe { from_raw_parts_mut(self.0.cast(), ROOM / size_of::<u64>()) }
     }
 }
@@ -58,7 +59,7 @@ impl Deref for Room {
 
     fn deref(&self) -> &[u8] {
         match &self.mapping {
-            // SAFETY: ROOM bytes that are mapped, and nobody else's while this lives.
+            // SAFETY: ROOM mapped bytes, which this value owns.
             Some(Mapping(bytes)) => unsafe { from_raw_parts(*bytes, ROOM) },
             None => &self.least,
         }
@@ -83,7 +84,7 @@ impl Drop for Mapping {
             free.compare_exchange(null_mut(), self.0, Ordering::Release, Ordering::Relaxed).is_ok()
         };
         if !FREE.iter().any(keeps) {
-            // SAFETY: such a mapping, which nobody uses any more.
+            // SAFETY: such a mapping, which is no longer in use.
             unsafe { libc::munmap(self.0.cast(), ROOM) };
         }
     }
@@ -93,7 +94,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// More threads than mappings are kept, each with two at a time, as where a handler interrupts a call.
+    /// More threads than mappings are kept, each with two at a time, as when a handler interrupts a
+    /// call.
     #[test]
     fn nobody_uses_what_another_does() {
         std::thread::scope(|scope| {

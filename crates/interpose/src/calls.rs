@@ -1,8 +1,8 @@
-//! The calls, one function for each of libc's, with its arguments, result and errno.
+//! The calls: one function for each of libc's, with the same arguments, result and errno.
 //!
 //! # Safety
 //!
-//! Each asks of its caller what the C function of its name asks for.
+//! Each has the requirements of the C function of its name.
 #![allow(unsafe_code)] // C's calling convention: everything comes by address
 #![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
 #![allow(non_snake_case)] // C names
@@ -62,7 +62,7 @@ pub use life::*;
 pub use raw::*;
 pub use readiness::*;
 
-/// The socket that a call about bytes names, if it is watched.
+/// The tracked socket of a call about bytes.
 #[inline(always)]
 fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     match table::entry(fd) {
@@ -76,7 +76,7 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     }
 }
 
-/// `before`: errno at the beginning of the call, which one that succeeds leaves alone.
+/// `before`: errno at the beginning of the call, which a successful call preserves.
 fn told(outcome: Outcome, before: c_int) -> ssize_t {
     match outcome {
         // Bounded by what one call moves.
@@ -93,10 +93,11 @@ fn failed(errno: c_int) -> ssize_t {
     -1
 }
 
-/// Flags of calls that never wait for the stream: the kernel has errors of packets, and urgent bytes.
+/// Flags of calls that do not touch the stream: errors of packets and urgent bytes are the
+/// kernel's.
 const KERNELS: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
 
-/// A call that receives on a watched socket: `plain` is the kernel's own.
+/// A call that receives on a tracked socket; `plain` makes it in the kernel.
 #[inline]
 fn receiving(
     fd: c_int,
@@ -105,7 +106,7 @@ fn receiving(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
-    // The kernel says what is wrong with the call's memory.
+    // The kernel reports what is wrong with the call's memory.
     receiving_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
 }
 
@@ -138,8 +139,9 @@ fn receiving_pieces(
                 if let Some(outcome) = outcome {
                     return Some(told(outcome, before));
                 }
-                // It is not any more: this thread waited, and another closed it. The number may
-                // be another file's by now. Who shuts a connection down before wakes this thread to the end of it.
+                // Another thread closed the socket while this one waited; the number may belong to
+                // another file by now. A shutdown before the close wakes this thread with the end
+                // of stream.
                 if gone(socket, generation) {
                     return Some(taken as ssize_t);
                 }
@@ -157,7 +159,8 @@ fn receiving_pieces(
                     && flags & KERNELS == 0
                     && pieces().is_ok_and(|into| into.left > 0)
                 {
-                    // An answer may come while this waits, which then must hold nothing up.
+                    // Waits outside the call: an answer of the monitor may come meanwhile, and must
+                    // not be delayed.
                     waited = true;
                     if let Err(errno) = kept_errno(|| kernel::wait(fd, flags)) {
                         return Some(failed(errno));
@@ -183,13 +186,13 @@ fn receiving_pieces(
     }
 }
 
-/// Whether a record is no longer the socket that it was.
+/// Whether a record no longer belongs to the same socket.
 fn gone(socket: &Socket, generation: u32) -> bool {
     socket.state() == State::Free || socket.generation.load(Ordering::Relaxed) != generation
 }
 
-/// What the kernel does of a call of which `done` bytes went over the ring before the connection came back to TCP: the
-/// program's own call, or the rest of it.
+/// The kernel's part of a call after `done` bytes went over the ring and the connection was
+/// demoted: the program's own call, or the rest of it.
 #[inline(always)]
 fn by_kernel(
     done: usize,
@@ -200,23 +203,23 @@ fn by_kernel(
     if done == 0 {
         return call();
     }
-    // What went over the ring is told, whatever comes of the rest.
+    // Bytes that went over the ring are returned, whatever happens to the rest.
     kept_errno(|| pieces().map_or(0, |pieces| rest(pieces.after(done)).max(0)))
 }
 
-/// A count of the kernel's, and what went over the ring before.
+/// The kernel's count, plus the bytes that went over the ring before.
 #[inline(always)]
 fn in_all(done: usize, by_kernel: ssize_t) -> ssize_t {
     if done == 0 { by_kernel } else { done as ssize_t + by_kernel }
 }
 
-/// Sends all, unless the kernel takes less than it was given.
+/// Sends all, unless the kernel accepts less than it is given.
 #[cold]
 fn send_whole(fd: c_int, from: Pieces<'_>, flags: c_int) -> ssize_t {
     let mut sent = 0;
     while sent < from.left {
         let rest = from.after(sent);
-        // A signal is for calls that send nothing.
+        // SIGPIPE is for calls that send nothing.
         match usize::try_from(kernel::send(fd, rest, flags | libc::MSG_NOSIGNAL)) {
             Ok(count @ 1..) if count == rest.in_one_call() => sent += count,
             Ok(count) => return (sent + count) as ssize_t,
@@ -238,8 +241,8 @@ fn sends(
     sending_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
 }
 
-/// A call with MSG_ZEROCOPY: of a socket with SO_ZEROCOPY the kernel tells when it is complete. Many servers set that option and
-/// never make such a call (gRPC).
+/// A call with MSG_ZEROCOPY: on a socket with SO_ZEROCOPY the kernel reports its completion. Many
+/// servers set that option and never make such a call (gRPC).
 #[cold]
 fn sends_without_copy(socket: &'static Socket, fd: c_int) {
     let is_the_kernels = matches!(socket.state(), State::Kernel | State::Free) || mode::is_confined();

@@ -1,4 +1,5 @@
-//! Times of the kernel's clocks, past libc's: a library before that (libfaketime) may have its clock stand still.
+//! Times of the kernel's clocks, without libc: a library in front of it (libfaketime) may stop its
+//! clock.
 #![allow(unsafe_code)] // the vDSO's function (vdso(7))
 
 use std::ffi::CStr;
@@ -6,7 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-/// The longest tick of a kernel, which is as exact as [`milliseconds`] are (CONFIG_HZ of 100).
+/// The longest tick of a kernel, which is the resolution of [`milliseconds`] (CONFIG_HZ of 100).
 pub(crate) const TICK: u64 = 10;
 
 /// A time of CLOCK_MONOTONIC.
@@ -20,20 +21,20 @@ pub(crate) fn elapsed(since: Instant) -> Duration {
     now().saturating_sub(since)
 }
 
-/// Milliseconds of the monotonic clock, up to a tick ago: a fifth of what the exact one costs.
+/// Milliseconds of the monotonic clock, up to a tick late: costs a fifth of the exact clock.
 pub(crate) fn milliseconds() -> u64 {
     // Neither is negative.
     let now = get(libc::CLOCK_MONOTONIC_COARSE);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// A time as system calls take it: one that does not fit is longer than any machine runs.
+/// A time as system calls take it, saturated.
 pub(crate) fn timespec(time: Duration) -> libc::timespec {
     let tv_sec = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     libc::timespec { tv_sec, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// Neither part is negative, nor are there more nanoseconds than a second has.
+/// Neither part is negative, and the nanoseconds are below a second.
 fn duration(time: libc::timespec) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -53,9 +54,10 @@ const NAME: &CStr = c"__kernel_clock_gettime";
 #[cfg(not(target_arch = "aarch64"))]
 const NAME: &CStr = c"__vdso_clock_gettime";
 
-/// To be called at the start, before others have the loader's lock.
+/// To be called at the start, before other threads hold the loader's lock.
 pub(crate) fn find() {
-    // SAFETY: names that end with 0. The loader lists the vDSO among its libraries, where nothing loads it anew.
+    // SAFETY: names that end with 0. The loader lists the vDSO among its libraries, and loads
+    // nothing.
     let function = unsafe {
         match libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) {
             vdso if vdso.is_null() => return,

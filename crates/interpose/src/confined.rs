@@ -1,6 +1,7 @@
-//! Processes that forbid themselves system calls: seccomp(2), mostly after they were forked for one
-//! connection. What their filters allow is what they call themselves, and what else a promoted
-//! connection takes would be the end of them. So they have none from then on.
+//! Processes that restrict their system calls by seccomp(2), mostly after a fork for one
+//! connection. Their filters allow what the program calls itself; other calls, which promoted
+//! connections make, would kill it. So all connections are demoted, and none is promoted from then
+//! on.
 
 use promote::Reason;
 

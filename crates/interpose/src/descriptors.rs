@@ -1,7 +1,7 @@
-//! Descriptors as they come and go: what the table knows of each number.
+//! Descriptors as they are created and closed: keeps the table's entry for each number.
 //!
-//! A number that is closed on a way nobody saw, and used again, must not be taken for what it
-//! was: whoever makes a descriptor says what it is now.
+//! A number that was closed unseen and used again must not keep its old entry: whatever creates a
+//! descriptor sets the entry anew.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,8 @@ use crate::table::{self, Entry};
 use crate::uring::rings;
 use crate::vfork;
 
-/// Whether the number is that of a child of vfork(2), which has its own descriptors, and this process's table.
+/// Whether this is the child of a vfork(2), which has descriptors of its own, and this process's
+/// table.
 fn borrowed(fd: c_int) -> bool {
     let borrows = vfork::borrows_memory();
     if borrows && matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_)) {
@@ -29,7 +30,7 @@ fn borrowed(fd: c_int) -> bool {
     borrows
 }
 
-/// A descriptor was made that is not for us.
+/// A descriptor was created that the library does not handle.
 #[inline]
 pub(crate) fn foreign(fd: c_int) {
     let entry = table::entry(fd);
@@ -38,19 +39,19 @@ pub(crate) fn foreign(fd: c_int) {
     }
 }
 
-/// A descriptor was made that has no record.
+/// A descriptor was created that has no record.
 pub(crate) fn made(fd: c_int, entry: Entry) {
     if !borrowed(fd) {
         forget(table::set(fd, entry), -1);
     }
 }
 
-/// Whether it matters whose an entry is: without sockets and sets nobody goes by it.
+/// Whether it matters which process an entry belongs to: without sockets and sets it does not.
 fn is_of_concern(entry: Entry) -> bool {
     sockets::any() || matches!(entry, Entry::Set(_))
 }
 
-/// A descriptor came from another process, which may go on to use what it stands for.
+/// A descriptor came from another process, which may keep using the same file.
 pub(crate) fn handed_over(fd: c_int) {
     if !(is_of_concern(table::entry(fd)) && borrowed(fd)) {
         forget(table::set(fd, Entry::Unknown), -1);
@@ -58,7 +59,7 @@ pub(crate) fn handed_over(fd: c_int) {
     }
 }
 
-/// At the start: what this program was given is not its own.
+/// At the start: inherited descriptors may be in use elsewhere.
 pub(crate) fn inherited() {
     for fd in table::open().into_iter().filter(|fd| kernel::is_open(*fd)) {
         learn(fd, true);
@@ -68,7 +69,7 @@ pub(crate) fn inherited() {
 
 static INHERITED_KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// A TCP socket was made.
+/// A TCP socket was created.
 pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)> {
     if borrowed(fd) {
         return None;
@@ -79,7 +80,7 @@ pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)
     added
 }
 
-/// An epoll set was made.
+/// An epoll set was created.
 pub(crate) fn set(fd: c_int) {
     if sockets::any() && borrowed(fd) {
         return;
@@ -88,7 +89,7 @@ pub(crate) fn set(fd: c_int) {
     forget(table::set(fd, entry), -1);
 }
 
-/// `new` is the same open file as `fd`.
+/// `new` refers to the same open file as `fd`.
 pub(crate) fn same(fd: c_int, new: c_int) {
     let entry = match table::entry(fd) {
         Entry::ClosingRing => Entry::Unknown,
@@ -109,20 +110,20 @@ pub(crate) fn same(fd: c_int, new: c_int) {
     forget(table::set(new, entry), -1);
 }
 
-/// `fd` is about to be closed. True: it is a ring's, and `table::ring_is_closed` has to follow.
+/// `fd` is about to be closed. True: it is a ring, and `table::ring_is_closed` has to follow.
 #[inline]
 #[must_use]
 pub(crate) fn closing(fd: c_int) -> bool {
     let entry = table::entry(fd);
     if matches!(entry, Entry::Socket(_) | Entry::Set(_) | Entry::Ring(_)) && !borrowed(fd) {
         if let Entry::Socket(number) = entry
-            // Before a promotion the kernel knows everything.
+            // Before a promotion nothing is deferred.
             && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
         {
-            // It must know what was asked last, and must not be told once the number is another's.
+            // The kernel needs the last interest, before the number belongs to another file.
             sets::tell(&mut sockets::at(number).lock().interest);
             if sets::outlives(sockets::at(number), fd) {
-                // The kernel tells of it under this number as long as another names the socket.
+                // The kernel reports it under this number as long as the socket has another one.
                 leaving::leave_if_possible(fd);
             }
         }
@@ -131,7 +132,7 @@ pub(crate) fn closing(fd: c_int) -> bool {
         return is_ring;
     }
     if entry == Entry::Foreign && rings::any() && !borrowed(fd) {
-        // A ring may accept a connection under this number.
+        // A ring may accept a connection at this number.
         table::set(fd, Entry::Unknown);
     }
     false
@@ -142,15 +143,15 @@ pub(crate) fn closing_range(first: c_int, last: c_int) -> Vec<c_int> {
     (first..=last.min(table::end() - 1)).filter(|fd| closing(*fd)).collect()
 }
 
-/// What is to be done for what an entry was. `fd`: the descriptor that is about to be closed;
-/// -1: it is closed already, on a way that was not seen.
+/// Releases what an entry stood for. `fd`: the descriptor that is about to be closed; -1: it was
+/// closed before, unseen.
 fn forget(entry: Entry, fd: c_int) {
     match entry {
         Entry::Unknown | Entry::Foreign | Entry::Multipath | Entry::ClosingRing => {}
         Entry::Ring(number) => rings::remove(number),
         Entry::Set(number) => {
             if !sets::remove(number) && sets::at(number).is_named(fd) {
-                // The kernel has to be told by a descriptor that lives.
+                // epoll_ctl(2) has to use a descriptor that is still open.
                 if let Some(other) = table::names(entry).next() {
                     sets::at(number).is_used_by(other);
                 }
@@ -161,7 +162,7 @@ fn forget(entry: Entry, fd: c_int) {
             if socket.names.fetch_sub(1, Ordering::AcqRel) == 1 {
                 end(number, socket, fd);
             } else if fd >= 0 && socket.fd.load(Ordering::Relaxed) == fd {
-                // Calls about the socket have to name a descriptor that lives.
+                // Calls on the socket have to use a descriptor that is still open.
                 if let Some(other) = table::names(entry).next() {
                     socket.fd.store(other, Ordering::Relaxed);
                 }
@@ -170,7 +171,7 @@ fn forget(entry: Entry, fd: c_int) {
     }
 }
 
-/// The last descriptor of this process goes.
+/// The last descriptor of this process is closed.
 fn end(number: u32, socket: &'static Socket, fd: c_int) {
     if socket.state() == State::Plain {
         if mode::observes() {
@@ -179,7 +180,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoter::ended(socket, None);
         socket.closes();
     }
-    // Nobody offers it any more then: most connections end so, and short ones feel it.
+    // From then on it is not offered: most connections end so, and it shows in short ones.
     if socket.change_state(State::Plain, State::Kernel) && sets::let_go(socket) {
         return remove(number, socket);
     }
@@ -187,7 +188,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoter::forget_offer(socket, number);
         promoter::ended(socket, Some(0));
         if fd >= 0 && !socket.holders.are_several() {
-            // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
+            // The monitor's copy in flight would keep the connection open, and in its epoll set.
             sets::take_out(fd);
             kernel::end(fd);
         }
@@ -211,13 +212,13 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     drop(inner);
     match promoted {
         Some(token) => promoter::withdraw(token, false),
-        // Another thread may have tried to promote it meanwhile, in vain.
+        // Another thread may have tried to promote it meanwhile, and failed.
         None => promoter::forget_offer(socket, number),
     }
     remove(number, socket);
 }
 
-/// Gives the record back.
+/// Frees the record.
 fn remove(number: u32, socket: &Socket) {
     if socket.holders.are_several() {
         stats::is_left_to_others(socket);
@@ -225,14 +226,14 @@ fn remove(number: u32, socket: &Socket) {
     sockets::remove(number);
 }
 
-/// This process gives a promoted end up: what the kernel makes of its close has to be what it
-/// would make of TCP's.
+/// This process closes a promoted connection: the result of the kernel's close has to be that on
+/// TCP.
 fn part(promoted: &mut Promoted, fd: c_int) {
     let last = promoted.connection.give_up();
     if fd >= 0 {
         promoted.before_end(fd, last);
         if last && promoted.connection.has_unread() {
-            // As Linux does for bytes that nobody read.
+            // As Linux does for unread bytes.
             kernel::reset_at_close(fd);
         }
         if last {
@@ -240,11 +241,11 @@ fn part(promoted: &mut Promoted, fd: c_int) {
         }
         match last {
             true => promoted.drop_last_bells(fd),
-            // Bells are no unread data. Those that come are for the processes that go on with it, and
-            // wake none of this one's sets.
+            // Wake-up bytes are no unread data. Later ones are for the other processes that have
+            // it, and wake no set of this one.
             false => {
                 promoted.connection.mute();
-                // The kernel reports an error once, and the other processes are to get it.
+                // The kernel reports an error once, and that is for the other processes.
                 if kernel::ends(fd) & libc::POLLERR as u32 == 0 {
                     promoted.drop_bells(fd);
                 }
@@ -254,14 +255,14 @@ fn part(promoted: &mut Promoted, fd: c_int) {
     promoted.connection.tell_counts();
 }
 
-/// The process ends, and the kernel closes for it what it did not. A socket that is in use is
-/// left as it is: a signal handler may end the program.
+/// The process ends, and the kernel closes what is open. A socket in use is left as it is: a signal
+/// handler may end the program.
 pub(crate) fn exit() {
     for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
         let Some(mut inner) = socket.try_lock_alone() else { continue };
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         if promoted.inherited && !promoted.connection.has_several_users() {
-            // It was forked from the one that uses it, and must not look like one that does.
+            // The connection is in use by the parent, and must not look as if this process used it.
             promoted.connection.give_up();
             continue;
         }
@@ -274,7 +275,7 @@ pub(crate) fn exit() {
     }
 }
 
-/// Whether the kernel agrees with what was counted on a connection that is about to close.
+/// Compares our counts of a connection that is about to close with the kernel's.
 fn audit(socket: &Socket, fd: c_int) {
     let seen = (socket.sent.load(Ordering::Relaxed), socket.received.load(Ordering::Relaxed));
     if let Some(Ok(Some(at))) = real::borrow(fd).map(sys::tcp::positions)
@@ -284,7 +285,7 @@ fn audit(socket: &Socket, fd: c_int) {
     }
 }
 
-/// Finds out at its first use what a descriptor is that was made by a system call of the program's own.
+/// Finds the kind of a descriptor at its first use, if it was created by a raw system call.
 #[cold]
 pub(crate) fn classify(fd: c_int) -> Entry {
     if vfork::borrows_memory() || mode::is_confined() {
@@ -306,7 +307,8 @@ fn learn(fd: c_int, others: bool) -> Entry {
         };
         socket.may_have_options.store(true, Ordering::Relaxed);
         let connected = kernel::peer(fd).is_some();
-        // What others sent and received before is no business of ours, and what this program did, nobody saw.
+        // Bytes that other processes moved before are not tracked, and those that this program
+        // moved were not seen.
         let at = real::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
         let unused = at.is_some_and(|at| (at.written, at.consumed) == (0, 0));
         if at.is_none() || (connected && (others || !unused)) {
@@ -322,7 +324,7 @@ fn learn(fd: c_int, others: bool) -> Entry {
                 }
                 Entry::Socket(number)
             }
-            // Another thread was quicker.
+            // Another thread was first.
             Err(entry) => {
                 sockets::remove(number);
                 entry

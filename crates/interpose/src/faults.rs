@@ -1,15 +1,16 @@
-//! Memory of the program that may not be there.
+//! Memory of the program that may not be mapped.
 //!
-//! The kernel says EFAULT of such memory. What the library copies by itself would end the program, so it touches a byte
-//! of each page before, by instructions of which [`recovers`] knows: a fault there goes on as an answer.
+//! For such memory the kernel returns EFAULT. A copy by the library would crash the program, so the
+//! library first touches a byte of each page, by instructions that [`recovers`] recognizes: a fault
+//! there becomes a return value.
 #![allow(unsafe_code)] // instructions that may fault, and the frame of the signal that they bring
 
 use std::arch::global_asm;
 
 use libc::ucontext_t;
 
-/// The functions below, in a processor's instructions: to load a byte from the first address, to store it there, to go
-/// on with the next page unless that is beyond the last, and to answer.
+/// The functions below, in a processor's instructions: load a byte from the first address, store it
+/// there, continue with the next page up to the last address, and return.
 macro_rules! touches {
     ($load:literal, $store:literal, [$($go_on:literal),+], $answer:literal) => {
         global_asm!(
@@ -58,30 +59,32 @@ touches!(
     "mov x0, #"
 );
 
-// Each takes the first and the last byte of a run that is not empty, and returns 0, or 1 where one is not there. What
-// is written is what was read.
+// Each takes the first and the last byte of a nonempty range, and returns 0, or 1 if a page faults.
+// The bytes stay as they are.
 unsafe extern "C" {
     fn megapipe_touch_to_read(first: *const u8, last: *const u8) -> usize;
     fn megapipe_touch_to_write(first: *mut u8, last: *mut u8) -> usize;
     fn megapipe_touch_failed();
 }
 
-/// Whether all pages of the run can be read; its end must not lie beyond the addresses.
+/// Whether all pages of the range can be read; its end must not exceed the address space.
 #[inline]
 pub(crate) fn can_be_read(start: *const u8, length: usize) -> bool {
-    // SAFETY: it reads, and a fault is an answer.
+    // SAFETY: it only reads, and a fault becomes its return value.
     length == 0 || unsafe { megapipe_touch_to_read(start, start.wrapping_add(length - 1)) } == 0
 }
 
-/// Whether they can be written. The run is the call's alone, as the kernel's own is: each byte that is touched is
-/// written as it was read.
+/// Whether they can be written. The call owns the range, as a call of the kernel would: each byte
+/// touched is written as it was read.
 #[inline]
 pub(crate) fn can_be_written(start: *mut u8, length: usize) -> bool {
-    // SAFETY: bytes that the call may change stay what they are, and a fault is an answer.
+    // SAFETY: bytes that the call may change stay what they are, and a fault becomes its return
+    // value.
     length == 0 || unsafe { megapipe_touch_to_write(start, start.wrapping_add(length - 1)) } == 0
 }
 
-/// Whether the instruction that brought a signal is one of those above: the thread goes on with the answer.
+/// Whether one of the instructions above caused the signal: the thread continues with their return
+/// value.
 ///
 /// # Safety
 ///
@@ -89,7 +92,7 @@ pub(crate) fn can_be_written(start: *mut u8, length: usize) -> bool {
 pub(crate) unsafe fn recovers(context: *mut ucontext_t) -> bool {
     let (first, failed) =
         ((megapipe_touch_to_read as *const ()).addr(), (megapipe_touch_failed as *const ()).addr());
-    // SAFETY: the caller's promise; sigreturn(2) takes the place to go on at from there.
+    // SAFETY: the caller's promise; sigreturn(2) continues at the address stored there.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         let place = &raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];

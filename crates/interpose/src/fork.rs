@@ -1,4 +1,4 @@
-//! fork(2): the child has what its parent has, and is a process of its own.
+//! fork(2): the child gets copies of its parent's state, and is a process of its own.
 
 use crate::local_listen;
 use crate::promoter;
@@ -12,7 +12,7 @@ use crate::start;
 use crate::uring::rings;
 use crate::vfork;
 
-/// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.
+/// fork(2), made by `call`; a child that does not return from it calls [`in_child`] first.
 pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     if vfork::borrows_sockets() {
         return call();
@@ -25,7 +25,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
             State::Free => continue,
             State::Promoted => {
                 let mut inner = socket.lock();
-                // It may have gone back to TCP meanwhile.
+                // It may have been demoted meanwhile.
                 let promoted = inner.promoted.as_deref_mut();
                 let shared = promoted.map(Promoted::is_about_to_fork);
                 held.push(inner);
@@ -61,7 +61,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     process
 }
 
-/// In the child of a fork: from here on it is a process of its own.
+/// In the child of a fork: resets the state that belongs to the parent.
 pub(crate) fn in_child() {
     vfork::owns_memory(0);
     promoter::move_on();

@@ -1,4 +1,4 @@
-//! What is asked of the kernel connection beneath a promoted one.
+//! Calls on the kernel connection beneath a promoted one.
 #![allow(unsafe_code)] // libc's calls, with memory of this module
 
 use std::ffi::c_int;
@@ -19,9 +19,9 @@ use crate::real;
 use crate::signals;
 use crate::sockets::Promoted;
 
-/// What a look at the kernel connection found.
+/// The result of a check of the kernel connection.
 pub(crate) enum Found {
-    /// So many bytes, none of them taken.
+    /// Unread bytes.
     Bytes(usize),
     /// Nothing yet.
     Nothing,
@@ -31,7 +31,7 @@ pub(crate) enum Found {
     Failed(i32),
 }
 
-/// Whether the kernel holds bytes that it has not sent yet.
+/// Whether the kernel holds unsent bytes.
 pub(crate) fn has_unsent(fd: c_int) -> bool {
     // linux/sockios.h
     const SIOCOUTQNSD: libc::c_ulong = 0x894b;
@@ -41,9 +41,9 @@ pub(crate) fn has_unsent(fd: c_int) -> bool {
     status == 0 && unsent > 0
 }
 
-/// Looks at what can be read.
+/// Checks what can be read.
 ///
-/// The kernel tells an error once: [`Promoted::look`] keeps it.
+/// The kernel reports an error once: [`Promoted::look`] keeps it.
 fn look(fd: c_int) -> Found {
     let mut byte = 0u8;
     // SAFETY: one byte of room.
@@ -64,7 +64,7 @@ fn look(fd: c_int) -> Found {
 }
 
 impl Promoted {
-    /// What the kernel has to read. An error is kept for the program.
+    /// Checks what the kernel has to read. An error is kept for the program.
     pub(crate) fn look(&mut self, fd: c_int) -> Found {
         let found = look(fd);
         if let Found::Failed(errno) = found {
@@ -73,7 +73,8 @@ impl Promoted {
         found
     }
 
-    /// An error that the kernel tells once was met. That a number is another's by now is none of the connection.
+    /// Keeps an error, which the kernel reports once. A number that belongs to another file by now
+    /// is no error of the connection.
     pub(crate) fn failed(&mut self, errno: i32) {
         if !matches!(errno, libc::EBADF | libc::ENOTSOCK) {
             self.connection.kernel_ended(KernelEnd::Failed(errno));
@@ -81,7 +82,7 @@ impl Promoted {
     }
 }
 
-/// Which ends, and whether an error, poll(2) tells of.
+/// The ends of stream and errors that poll(2) reports.
 pub(crate) fn ends(fd: c_int) -> u32 {
     const OPEN: [c_int; 3] = [1, 4, 5]; // ESTABLISHED, FIN_WAIT1 and FIN_WAIT2 of Linux
     let mut one = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
@@ -96,13 +97,13 @@ pub(crate) fn ends(fd: c_int) -> u32 {
     u32::from(one.revents.cast_unsigned())
 }
 
-/// Whether the connection has an end or an error behind whatever can be read.
+/// Whether the connection has an end of stream or an error, possibly behind bytes.
 pub(crate) fn has_ended(fd: c_int) -> bool {
     ends(fd) != 0
 }
 
-/// Waits until something can be read, exactly as a read would: blocking or not, with the
-/// socket's timeout, interrupted by signals, a cancellation point. The error is errno.
+/// Waits until something can be read, exactly as a read would: blocking or not, with the socket's
+/// timeout, interrupted by signals, a cancellation point. The error is errno.
 pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | (flags & libc::MSG_DONTWAIT);
@@ -110,10 +111,10 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
     if unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) } < 0 { Err(real::errno()) } else { Ok(()) }
 }
 
-/// Drops up to `count` bytes; returns how many, and the error that was in the way, which the kernel tells once.
+/// Discards up to `count` bytes; returns how many, and the error that stopped it, which the kernel
+/// reports once.
 pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
-    // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
-    // that it is.
+    // With MSG_TRUNC nothing is written (tcp(7)), but memory checkers assume that it is.
     let mut room = Room::take();
     let mut dropped = 0;
     while dropped < count {
@@ -130,8 +131,8 @@ pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     (dropped, None)
 }
 
-/// Drops as many bytes as these pieces have room for, and writes nothing there: they hold the same
-/// bytes already. Returns how many.
+/// Discards as many bytes as these pieces hold, and writes nothing there: they have the same bytes
+/// already. Returns how many.
 pub(crate) fn discard_seen(fd: c_int, seen: Pieces<'_>) -> usize {
     usize::try_from(receive(fd, seen, libc::MSG_TRUNC | libc::MSG_DONTWAIT)).unwrap_or(0)
 }
@@ -145,7 +146,7 @@ pub(crate) fn receive(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
     receive_pieces(fd, into, flags)
 }
 
-/// Apart, since its vector would be on the stack of each call.
+/// Not inlined, since its vector would be on the stack of each call.
 #[inline(never)]
 fn receive_pieces(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
     let mut room = [EMPTY; VECTOR];
@@ -174,7 +175,7 @@ fn send_pieces(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
     unsafe { real::sendmsg(fd, &raw const message, flags) }
 }
 
-/// Sends what there is room for now; returns how much, or errno.
+/// Sends what fits now; returns how much, or errno.
 pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
     // SAFETY: readable bytes.
     let sent = unsafe {
@@ -183,15 +184,16 @@ pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
     usize::try_from(sent).map_err(|_| real::errno())
 }
 
-/// SO_RCVTIMEO or SO_SNDTIMEO, if it is set. With one no signal has a call that waits restarted (signal(7)).
+/// SO_RCVTIMEO or SO_SNDTIMEO, if it is set. With one, no signal restarts a blocking call
+/// (signal(7)).
 pub(crate) fn limit(fd: c_int, name: c_int) -> Option<Duration> {
     let limit = value(fd, libc::SOL_SOCKET, name, libc::timeval { tv_sec: 0, tv_usec: 0 })?;
     let micros = limit.tv_sec.saturating_mul(1_000_000).saturating_add(limit.tv_usec);
     (micros > 0).then(|| Duration::from_micros(micros.unsigned_abs()))
 }
 
-/// Waits until the socket can be read (POLLIN), or has room (POLLOUT); it may come back before. The error is errno: EAGAIN
-/// if the time is up.
+/// Waits until the socket can be read (POLLIN), or has room (POLLOUT); it may return early. The
+/// error is errno: EAGAIN after the timeout.
 pub(crate) fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
     let timeout = until.map_or(-1, |until| {
         let left = until.saturating_sub(clock::now());
@@ -219,7 +221,8 @@ pub(crate) struct Woken {
     pub(crate) by_doorbell: bool,
 }
 
-/// Waits until the socket can be read, or its doorbell. The error is as for [`wait_for`], and EINTR with each handler.
+/// Waits until the socket or its doorbell can be read. Errors as for [`wait_for`], and EINTR after
+/// each handler.
 pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) -> Result<Woken, i32> {
     let mut both = [fd, doorbell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let left = until.map(|until| clock::timespec(until.saturating_sub(clock::now())));
@@ -229,7 +232,7 @@ pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) ->
         0 => Err(libc::EAGAIN),
         1.. => {
             if both[1].revents & libc::POLLNVAL != 0 {
-                // The program has closed it unseen.
+                // The program has closed it by a raw system call.
                 hidden::is_taken(doorbell);
             }
             Ok(Woken { by_kernel: both[0].revents != 0, by_doorbell: both[1].revents & libc::POLLIN != 0 })
@@ -243,7 +246,7 @@ pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) ->
     }
 }
 
-/// Whether a call that finds nothing is told so: O_NONBLOCK, as it is now.
+/// Whether a call without data returns EAGAIN: O_NONBLOCK, as it is now.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     let flags = control(fd, libc::F_GETFL, 0);
     flags >= 0 && flags & libc::O_NONBLOCK != 0
@@ -252,11 +255,11 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 /// fcntl(2) with a number, or without an argument; less than 0: it failed.
 pub(crate) fn control(fd: c_int, command: c_int, number: c_int) -> c_int {
     let number = std::ptr::without_provenance_mut(number.unsigned_abs() as usize);
-    // SAFETY: no command whose argument is an address is asked for.
+    // SAFETY: the commands used take no address.
     unsafe { real::fcntl(fd, command, number) }
 }
 
-/// Closes `fd` and has it name what `other` does.
+/// Makes `fd` refer to the file of `other`.
 pub(crate) fn replace(fd: c_int, other: c_int) {
     let keep = if is_inherited(fd) { 0 } else { libc::O_CLOEXEC };
     // SAFETY: dup3(2) takes numbers.
@@ -269,8 +272,8 @@ pub(crate) fn reset_at_close(fd: c_int) {
     set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
-/// What the close of the last descriptor brings, while there is another one elsewhere: RST over bytes that nobody
-/// read, and where the program asks for it; else FIN.
+/// Does what close(2) of the last descriptor would do, while another one exists elsewhere: RST if
+/// bytes are unread or SO_LINGER asks for it; otherwise FIN.
 pub(crate) fn end(fd: c_int) {
     let linger = libc::linger { l_onoff: 0, l_linger: 0 };
     let linger = value(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
@@ -303,12 +306,12 @@ pub(crate) fn is_open(fd: c_int) -> bool {
     control(fd, libc::F_GETFD, 0) >= 0
 }
 
-/// Whether a program that takes this one's place gets the descriptor.
+/// Whether exec(2) keeps the descriptor.
 pub(crate) fn is_inherited(fd: c_int) -> bool {
     control(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
 }
 
-/// Whether such a program gets it from here on.
+/// Sets whether exec(2) closes it.
 pub(crate) fn set_close_at_exec(fd: c_int, closes: bool) {
     control(fd, libc::F_SETFD, if closes { libc::FD_CLOEXEC } else { 0 });
 }
@@ -318,7 +321,7 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     value(fd, level, name, 0)
 }
 
-/// An option of integers, of which the kernel may write less than there is room for.
+/// An option of integers, of which the kernel may write only a part.
 fn value<T: Copy>(fd: c_int, level: c_int, name: c_int, mut value: T) -> Option<T> {
     let mut length = size_of::<T>() as u32;
     // SAFETY: room for the value.
@@ -329,18 +332,19 @@ fn value<T: Copy>(fd: c_int, level: c_int, name: c_int, mut value: T) -> Option<
 /// Whether a packet filter is attached to the socket.
 pub(crate) fn has_filter(fd: c_int) -> bool {
     let mut length = 0;
-    // SAFETY: of a filter's length nothing is written but that (sk_get_filter). One of eBPF is EACCES.
+    // SAFETY: for a length of 0 only the length is written (sk_get_filter). An eBPF filter is
+    // EACCES.
     let status =
         unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, null_mut(), &raw mut length) };
     length > 0 || (status < 0 && real::errno() == libc::EACCES)
 }
 
-/// Which socket it is, for as long as the system runs; 0: none.
+/// Identifies the socket for as long as the system runs; 0: none.
 pub(crate) fn cookie(fd: c_int) -> u64 {
     value(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
 }
 
-/// Sets an option; what the kernel says to it does not matter.
+/// Sets an option, and ignores errors.
 pub(crate) fn set<T>(fd: c_int, level: c_int, name: c_int, value: &T) {
     // SAFETY: a readable value of its size.
     unsafe {
@@ -351,7 +355,7 @@ pub(crate) fn set<T>(fd: c_int, level: c_int, name: c_int, value: &T) {
 const EMPTY: iovec = iovec { iov_base: null_mut(), iov_len: 0 };
 
 fn message(vector: &mut [iovec]) -> msghdr {
-    // SAFETY: a message of zeros names nothing.
+    // SAFETY: a message of zeros has no addresses.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vector.as_mut_ptr();
     message.msg_iovlen = vector.len();

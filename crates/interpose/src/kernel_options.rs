@@ -1,4 +1,4 @@
-//! Options that the kernel acts on with each segment or call: connections that have one are on TCP.
+//! Options that the kernel applies to each segment or call: connections with one stay on TCP.
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::kernel;
 use crate::sockets::Socket;
 
-/// Level, name, and values that are off.
+/// Level, name, and the values that mean "off".
 const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 14] = [
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0..=0),
@@ -18,17 +18,17 @@ const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 14] = [
     (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, 0..=0),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1..=-1),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1..=-1),
-    // Under it no doorbell would be readable.
+    // With it no doorbell would make the socket readable.
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0..=1),
-    // The monitor does not find the other end of one that is bound.
+    // The monitor does not find the peer of a bound socket.
     (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_ULP, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0..=0),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, 0..=0),
 ];
 
-/// Those that getsockopt(2) does not know. The monitor does not find the other end of a socket that is bound to a device,
-/// for which SO_BINDTOIFINDEX answers, too.
+/// Options that getsockopt(2) cannot return. The monitor does not find the peer of a socket that is
+/// bound to a device, which SO_BINDTOIFINDEX also reports.
 const UNKNOWN: [(c_int, c_int); 5] = [
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
@@ -49,12 +49,13 @@ pub(crate) fn turns_on(level: c_int, name: c_int, value: Option<c_int>) -> bool 
         || OPTIONS.iter().any(|(of, option, off)| (*of, *option) == (level, name) && is_on(off))
 }
 
-/// Whether a socket has one, also of its listener, or from before the library saw it; or is not TCP's.
+/// Whether a socket has one, including those of its listener or from before the library saw it; or
+/// is not a TCP socket.
 pub(crate) fn has_any(socket: &Socket, fd: c_int) -> bool {
     let is_on = |(level, name, off): &(c_int, c_int, RangeInclusive<c_int>)| {
         kernel::option(fd, *level, *name).is_some_and(|value| !off.contains(&value))
     };
-    // `mptcpize` makes a socket of MPTCP where TCP was asked for.
+    // `mptcpize` creates an MPTCP socket when the program asks for TCP.
     let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
     let may_have = socket.may_have_options.load(Ordering::Relaxed);
     !is_tcp || (may_have && (OPTIONS.iter().any(is_on) || kernel::has_filter(fd)))

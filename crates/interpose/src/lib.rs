@@ -1,10 +1,10 @@
-//! The socket calls of unmodified programs, as plain Rust: every function of [`calls`] takes
-//! and returns what the C function of its name does, errno included, and does on promoted
-//! connections what Linux does on TCP. `megapipe-preload` puts the C names before them.
+//! The socket calls of unmodified programs, as plain Rust: every function of [`calls`] has the
+//! arguments, result and errno of the C function of its name, and does on promoted connections what
+//! Linux does on TCP. `megapipe-preload` exports the C names for them.
 //!
-//! A descriptor's state is one array access away (`table`); a descriptor that is none of
-//! ours costs that, and the way to libc. What a connection moves over shared memory, and what
-//! over the kernel, is decided in `promote`, whose state machine this drives.
+//! A descriptor's state is one array access away (`table`); any other descriptor costs that access
+//! and the call of libc. `promote` decides which bytes of a connection go over shared memory and
+//! which over the kernel; this crate drives its state machine.
 
 mod adopt;
 mod arming;

@@ -1,14 +1,16 @@
-//! A listen queue for each worker, with a slow path, for programs that share one listening socket
+//! A listen queue for each worker, with a fallback, for programs that share one listening socket
 //! (`megapipe run --local-listen`).
 //!
 //! A worker that waits for the shared listener by epoll gets a *sibling*: a socket with the same
-//! address in the same SO_REUSEPORT group, which enters the worker's epoll set beside the shared
-//! listener, under the same data. A program in the kernel ([`steering`]) sends a connection to the
-//! sibling of the CPU that handles its SYN, unless its worker is away or behind: then to the shared
-//! listener, where any worker accepts it. accept(2) on the shared listener tries both.
+//! address in the same SO_REUSEPORT group, which is added to the worker's epoll set beside the
+//! shared listener, with the same `epoll_data`. A program in the kernel ([`steering`]) sends a
+//! connection to the sibling of the CPU that handles its SYN, unless its worker is away or behind:
+//! then to the shared listener, where any worker accepts it. accept(2) on the shared listener tries
+//! both.
 //!
-//! What fails or is not understood leaves a listener as it was (docs/listen.md). Calls of the program come here whether
-//! `--local-listen` was asked for or not: without it no descriptor is anything here.
+//! A failure, or a call that is not supported, leaves a listener as it was (docs/listen.md). The
+//! program's calls come here with and without `--local-listen`: without it no descriptor is tracked
+//! here.
 #![allow(unsafe_code)] // addresses and events lie in the program's memory, and options are of any kind
 
 use std::cell::Cell;
@@ -41,36 +43,37 @@ use names::{LISTENERS, SETS, What, what};
 pub(crate) use names::{is_on, knows};
 use steering::Words;
 
-/// One listener's sibling in one epoll set. Zeroed memory is none.
+/// A listener's sibling in one epoll set. Zeroed memory is none.
 struct Member {
-    /// Its descriptor, and 1; 0: none that listens.
+    /// Its descriptor, plus 1; 0: none that listens.
     fd: AtomicI32,
-    /// The set reports changes alone: a queue that was not asked would not be reported again.
+    /// The set is edge-triggered: a queue that was not tried would not be reported again.
     by_edge: AtomicBool,
-    /// Accepts tried, by which the other queue comes first now and then.
+    /// Counts accepts, so that the other queue comes first now and then.
     turn: AtomicU32,
-    /// What the set reports of the listener and of the sibling (epoll_event.data).
+    /// The `epoll_data` of the listener and of the sibling.
     data: AtomicU64,
     /// A connection was accepted since the set's last wait.
     gave: AtomicBool,
-    /// Connections steered here and not accepted that the words do not count.
+    /// Connections steered here and not accepted, as far as the words do not count them.
     uncounted: AtomicI64,
-    /// What the steering program goes by.
+    /// The words that the steering program reads.
     words: AtomicPtr<Words>,
 }
 
 static MEMBERS: [[Member; LISTENERS]; SETS] = [const { [const { Member::NONE }; LISTENERS] }; SETS];
 
-/// Listeners that have a sibling in each set, a bit each.
+/// Listeners with a sibling in each set, one bit each.
 static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
-/// Those that a set's own thread took out of it since its last wait: nginx puts its listeners back in the meantime.
+/// Those that a set's own thread removed since its last wait: nginx adds its listeners again in the
+/// meantime.
 static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 
 /// Waits since the program's last accept of each listener that reported it while a sibling had connections.
 static IGNORED: [AtomicU32; LISTENERS] = [const { AtomicU32::new(0) }; LISTENERS];
 
 thread_local! {
-    /// The set in which this thread waited last, of those that have listeners.
+    /// The last set with listeners in which this thread waited.
     static WAITED_IN: Cell<usize> = const { Cell::new(SETS) };
 }
 
@@ -93,21 +96,22 @@ impl Member {
 
     #[inline]
     fn words(&self) -> Option<&'static Words> {
-        // WORDS-PAIR: with `begin` of the listener, before which the words were made.
-        // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
+        // WORDS-PAIR: with `begin` of the listener, before which the words were made. SAFETY: null,
+        // or words that live for good, to which no exclusive reference exists.
         unsafe { self.words.load(Acquire).as_ref() }
     }
 
-    /// What an accept returned of the sibling, which the steering program gets to know.
+    /// Handles the result of an accept on the sibling, and counts it for the steering program.
     fn counted(&self, new: c_int) -> c_int {
         if new < 0 && matches!(real::errno(), libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP)
         {
-            // Another thread has just shut it down, or closed it, and its number may be another file's.
+            // Another thread has just shut it down or closed it, and its number may be another
+            // file's.
             real::set_errno(libc::EAGAIN);
         }
         match (self.words(), new) {
             (Some(words), 0..) => words.accepted(),
-            // SYNs that never became connections were steered, too.
+            // SYNs that did not become connections were steered, too.
             (Some(words), _) if is_empty() => {
                 let uncounted = self.uncounted.load(Relaxed) + words.found_queue_empty();
                 self.uncounted.store(uncounted.max(0), Relaxed);
@@ -124,7 +128,7 @@ fn members(set: usize) -> impl Iterator<Item = &'static Member> {
     numbers(set).map(move |number| &MEMBERS[set][number])
 }
 
-/// The listeners that they belong to.
+/// The listeners of these members.
 #[inline]
 fn numbers(set: usize) -> impl Iterator<Item = usize> {
     let mut left = OF_SET[set].load(Relaxed);
@@ -136,8 +140,8 @@ fn numbers(set: usize) -> impl Iterator<Item = usize> {
 }
 
 /// The program is about to connect to an address. If a listener of its own may be there, the
-/// connection goes to the shared socket: the program may await the answer before it accepts, and
-/// only others can give it.
+/// connection goes to the shared socket: the program may wait for the answer before it accepts, and
+/// then only other workers can answer.
 ///
 /// # Safety
 ///
@@ -154,7 +158,7 @@ pub(crate) unsafe fn connecting(fd: c_int, address: *const libc::sockaddr, lengt
     }
 }
 
-/// epoll_wait(2) and its like, which `call` makes: meanwhile its thread is not away.
+/// epoll_wait(2) and its variants, made by `call`: meanwhile its thread counts as present.
 ///
 /// # Safety
 ///
@@ -188,18 +192,18 @@ unsafe fn in_set(set: usize, events: *mut epoll_event, call: impl FnOnce() -> c_
     let now = clock::nanoseconds();
     members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
     let Ok(count @ 1..) = usize::try_from(found) else { return found };
-    // SAFETY: the caller's promise; nobody else uses them before the call returns.
+    // SAFETY: the caller's promise; they are not in use elsewhere before the call returns.
     let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
     let left = merge(set, events);
-    // Over what is left: it may take siblings out of the set, by which the events are merged.
+    // For the events that are left: it may remove siblings from the set, which `merge` needs.
     count_ignored(set, &events[..left]);
     left as c_int
 }
 
-/// A program that accepts by system calls of its own gets the shared queue's connections alone, and a sibling that is
-/// never asked is reported at each wait: such a listener loses its siblings.
+/// A program that accepts by raw system calls gets only the shared queue's connections, and a
+/// sibling that is never tried is reported at each wait: such a listener loses its siblings.
 fn count_ignored(set: usize, events: &[epoll_event]) {
-    /// A thread that leaves the accept to another one may wait some times meanwhile.
+    /// A thread that leaves the accept to another one may wait several times meanwhile.
     const MOST: u32 = 64;
     for number in numbers(set) {
         let member = &MEMBERS[set][number];
@@ -214,8 +218,8 @@ fn count_ignored(set: usize, events: &[epoll_event]) {
     }
 }
 
-/// A listener is reported once, as its set has it once: also where both its queues have connections. The program may
-/// free what the data points to at the first event.
+/// A listener is reported once, as its set has it once, even if both queues have connections. The
+/// program may free the object of its `epoll_data` at the first event.
 fn merge(set: usize, events: &mut [epoll_event]) -> usize {
     let mut left = events.len();
     for member in members(set) {
@@ -240,12 +244,14 @@ fn merge(set: usize, events: &mut [epoll_event]) -> usize {
     left
 }
 
-/// accept(2), which `call` makes of the descriptor it gets: one of the sibling, or of the shared listener.
+/// accept(2), made by `call` on the descriptor that it gets: the sibling's or the shared
+/// listener's.
 ///
-/// The sibling comes first if it has connections by the count. Each eighth time the other one does, so that neither
-/// starves. EAGAIN is returned only when the shared listener has just said so. Then the sibling is asked, too, unless all
-/// that were steered to it are accepted. The first accept after a wait asks it in any case: the wait may have reported
-/// a connection that was not counted.
+/// The sibling comes first if it has connections by the count. Each eighth time the other one does,
+/// so that neither starves. EAGAIN is returned only after the shared listener has just returned it.
+/// The sibling is then tried, too, unless all connections that were steered to it are accepted. The
+/// first accept after a wait tries it in any case: the wait may have reported a connection that was
+/// not counted.
 #[inline]
 pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     const OTHER_FIRST: u32 = 8;
@@ -288,7 +294,8 @@ pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     -1
 }
 
-/// For a thread that did not wait for the listener: another did, perhaps for what came to a sibling.
+/// For a thread that did not wait for the listener: another did, perhaps for a connection of a
+/// sibling.
 #[cold]
 fn accept_elsewhere(fd: c_int, number: usize, accept: impl Fn(c_int) -> c_int) -> c_int {
     let new = accept(fd);
@@ -310,7 +317,7 @@ fn is_empty() -> bool {
     real::errno() == libc::EAGAIN
 }
 
-/// epoll_ctl(2), which `call` makes: what it does to a listener is done to its sibling.
+/// epoll_ctl(2), made by `call`: applied to the sibling of a listener, too.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! A lock of one word: held for moments, across calls that the kernel answers by itself, and where a connection is handed over
-//! until its other end has answered. A fork holds many. A thread that waits for one sleeps soon, by futex(2) (the second mutex of
-//! Drepper, "Futexes are tricky"): threads that yield until it is free take the holder's core from it, and one under SCHED_FIFO never
-//! lets it run.
+//! A lock in one word: held for moments, across calls that the kernel answers at once, and during a
+//! demotion until the peer has answered. A fork holds many. A waiting thread soon sleeps, by
+//! futex(2) (the second mutex of Drepper, "Futexes are tricky"): threads that yield until it is
+//! free take the core from the holder, and one under SCHED_FIFO never lets it run.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,16 +18,17 @@ pub(crate) struct Lock(AtomicU32);
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and a thread sleeps until it is free.
+/// Held, and a thread sleeps on it.
 const AWAITED: u32 = 2;
 
-/// Looks before a thread yields its core, for which the holder may be waiting.
+/// Spins before a thread yields its core, which the holder may need.
 const LOOKS: u32 = 64;
-/// Yields before it sleeps. With one the slowest hundredth of the requests to a pool on one core took five times plain TCP's time,
-/// with four a pool on two CPUs gained half as much.
+/// Yields before it sleeps. With one, the slowest hundredth of the requests to a pool on one core
+/// took five times plain TCP's time; with four, a pool on two CPUs gained half as much.
 const YIELDS: u32 = 3;
 
-/// The longest that a handler waits whose signal came just before the sleep, which one that comes later ends.
+/// The longest delay of a handler whose signal came just before the sleep; a later signal ends the
+/// sleep.
 const HANDLERS_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Lock {
@@ -37,11 +38,11 @@ impl Lock {
 
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
-        // A handler that comes while it is held might want it, or leave for good.
+        // A handler that runs while it is held might need it, or leave by a jump.
         let quiet = Quiet::begin();
         // HELD-PAIR: acquire what the last holder stored.
         let free = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Made only if it is held: dropping it gives the lock back.
+        // Made only if it is held: dropping it frees the lock.
         free.then(|| Held(self, quiet))
     }
 
@@ -63,7 +64,8 @@ impl Lock {
             }
             std::thread::yield_now();
         }
-        // No handler runs between a wake-up and the word: it might leave for good, and those that sleep on would not be woken.
+        // No handler runs between a wake-up and the swap: if it left by a jump, the other sleeping
+        // threads would not be woken.
         let mut quiet = Quiet::begin();
         // HELD-PAIR: acquire what the last holder stored.
         while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
@@ -79,13 +81,13 @@ impl Lock {
         Held(self, quiet)
     }
 
-    /// Frees it for whoever held it: in the child of a fork, where no other thread lives.
+    /// Frees it regardless of its holder: in the child of a fork, where no other thread lives.
     pub(crate) fn reset(&self) {
         self.0.store(FREE, Ordering::Release);
     }
 }
 
-/// Gives the lock back when dropped.
+/// Frees the lock when dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'a>(&'a Lock, Quiet);
 
@@ -103,7 +105,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         // HELD-PAIR: release what this holder stored.
         if threads::is_alone() {
-            // Nobody waits, and a store is cheaper.
+            // No thread waits, and a store is cheaper.
             self.0.0.store(FREE, Ordering::Release);
         } else if self.0.0.swap(FREE, Ordering::Release) == AWAITED {
             self.wakes();
@@ -127,7 +129,8 @@ mod tests {
         assert!(lock.try_hold().is_some());
     }
 
-    /// However long it is held, a thread that waits takes no CPU time, and has it once it is free.
+    /// A waiting thread takes no CPU time, however long the lock is held, and gets it once it is
+    /// free.
     #[test]
     #[allow(unsafe_code)] // a clock of the C library's
     fn who_waits_sleeps() {
@@ -153,7 +156,7 @@ mod tests {
     #[allow(unsafe_code)] // what the lock guards
     fn one_thread_at_a_time() {
         struct Shared(Lock, UnsafeCell<u64>);
-        // SAFETY: the number is reached with the lock held only.
+        // SAFETY: the number is reached only with the lock held.
         unsafe impl Sync for Shared {}
         impl Shared {
             fn add(&self) {

@@ -1,13 +1,13 @@
-//! Memory that is mapped once, for good.
+//! Memory that is never unmapped.
 #![allow(unsafe_code)] // mmap(2)
 
 use std::io;
 use std::ptr::null_mut;
 
-/// Zeroed memory that is there for good, and takes room only where it is used. `kind`: MAP_PRIVATE, or MAP_SHARED with all
-/// that is forked from this process.
+/// Maps zeroed memory for good; pages are allocated as they are used. `kind`: MAP_PRIVATE, or
+/// MAP_SHARED with all forked processes.
 pub(crate) fn reserve(len: usize, kind: i32) -> io::Result<*mut u8> {
-    // SAFETY: a new mapping, where nothing was.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let memory = unsafe {
         libc::mmap(
             null_mut(),

@@ -1,4 +1,4 @@
-//! What this process may do with its connections: as it was asked, and less once it confines itself.
+//! Whether this process promotes connections: by its settings, and not once it confines itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ pub(crate) fn promotes() -> bool {
     MODE.load(Ordering::Relaxed) >= Mode::Auto as u32
 }
 
-/// Whether the ledger is kept for its own sake.
+/// Whether calls are counted, but nothing is promoted.
 pub(crate) fn observes() -> bool {
     MODE.load(Ordering::Relaxed) == Mode::Observe as u32
 }

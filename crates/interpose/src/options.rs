@@ -1,4 +1,4 @@
-//! Options and questions about a promoted socket whose answer the kernel does not know.
+//! Socket options and queries of a promoted socket that the kernel cannot answer.
 #![allow(unsafe_code)] // values lie in the program's memory
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use crate::real;
 use crate::sockets::{self, Promoted, Socket, State};
 use crate::table;
 
-/// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
+/// getsockopt(2) of a tracked socket; `None`: the kernel answers.
 ///
 /// # Safety
 ///
@@ -28,7 +28,7 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
-    // Which receives.
+    // This option receives data.
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) {
         leaving::leave_for(fd, Reason::Option);
     }
@@ -37,7 +37,7 @@ pub(crate) unsafe fn get(
     if !is_ours || socket.state() != State::Promoted || !is_writable(length) {
         return None;
     }
-    // SAFETY: it lies there.
+    // SAFETY: `length` was checked to be readable.
     let room = unsafe { length.read_unaligned() };
     // The kernel refuses more.
     let room = (room <= c_int::MAX as u32).then_some((room as usize).min(size_of::<c_int>()))?;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn get(
     }
     let answer = match name {
         libc::TCP_NODELAY if level == libc::IPPROTO_TCP => socket.lock().promoted.as_deref()?.no_delay,
-        // An error that the kernel told us instead of the program.
+        // An error that the kernel reported to the library instead of the program.
         _ => socket.lock().promoted.as_deref_mut()?.connection.take_error()?,
     };
     // SAFETY: there is room for that many bytes, and for the length.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn get(
     Some(0)
 }
 
-/// setsockopt(2) of a socket that is ours; `None`: it is for the kernel.
+/// setsockopt(2) of a tracked socket; `None`: the kernel does it.
 ///
 /// # Safety
 ///
@@ -78,7 +78,7 @@ pub(crate) unsafe fn set(
         // Inherited by what a listener accepts.
         socket.may_have_options.store(true, Relaxed);
         match (level, name) {
-            // What is read, sent or peeked at means something else from then on.
+            // They change what reads, writes and peeks do.
             (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) | (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
                 leaving::leave_for(fd, Reason::Option)
             }
@@ -100,10 +100,10 @@ pub(crate) unsafe fn set(
     if (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) || socket.state() != State::Promoted {
         return None;
     }
-    // Doorbells need it on in the kernel; getsockopt(2) returns what the program has set.
+    // Wake-up bytes need it on in the kernel; getsockopt(2) returns the program's value.
     socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
     if wanted != 0 {
-        // What TCP_CORK holds back is sent.
+        // Bytes that TCP_CORK holds back are sent.
         kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
     }
     Some(0)
@@ -123,8 +123,8 @@ pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
     }
 }
 
-/// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does
-/// not read. Much less than a few pages would send most bytes round through the kernel.
+/// SO_SNDBUF: a program that sets a small buffer expects to block soon if the peer does not read.
+/// Much less than a few pages would send most bytes through the kernel.
 fn limit(socket: &Socket, wanted: c_int) {
     let limit = wanted.unsigned_abs().saturating_mul(2).max(LEAST_LIMIT);
     socket.send_limit.store(limit, Relaxed);
@@ -136,7 +136,7 @@ fn limit(socket: &Socket, wanted: c_int) {
 /// Bytes.
 const LEAST_LIMIT: u32 = 32 << 10;
 
-/// What recvmsg(2) adds where TCP_INQ asks for it: the bytes that are left, and 1 for FIN (`tcp_inq_hint`).
+/// The value that recvmsg(2) adds for TCP_INQ: the unread bytes, and 1 for FIN (`tcp_inq_hint`).
 pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     if !socket.tells_unread.load(Relaxed) {
         return None;
@@ -146,16 +146,16 @@ pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     let is_in_ring = !promoted.connection.reads_from_kernel() && !promoted.connection.kernel_has_bytes();
     let in_kernel = if is_in_ring { 0 } else { promoted.look_behind_bells(fd) };
     let here = promoted.shows(in_kernel);
-    // A program that reads 0 waits: ask the kernel, whose event may have been reported. That of one whose set checks its ring
-    // was not, unless the set took it from the kernel.
+    // After 0 a program waits: ask the kernel, whose event may have been reported already. If the
+    // set polls the ring that is not the case, unless the set reported the kernel's event.
     let is_asked =
         |promoted: &mut Promoted| !promoted.is_hot() || std::mem::take(&mut promoted.kernel_reported);
     let may_end = promoted.connection.peer_has_finished() || (here == 0 && is_asked(promoted));
     Some(here.saturating_add((may_end && promoted.has_fin(fd)).into()))
 }
 
-/// FIONREAD of a promoted socket: bytes that reads would get at once. Programs that were told
-/// of them by an edge-triggered set stop reading after so many. `None`: it is not promoted.
+/// FIONREAD of a promoted socket: the bytes that reads would get at once. After an edge, programs
+/// stop reading after this many. `None`: it is not promoted.
 pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     if socket.state() != State::Promoted {
         return None;
@@ -167,7 +167,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
 }
 
 impl Promoted {
-    /// Whether FIN has come, or the reset of a peer that was killed, which the next read reports as FIN.
+    /// Whether FIN has come, or the reset of a killed peer, which the next read reports as FIN.
     fn has_fin(&mut self, fd: c_int) -> bool {
         // The kernel reports a reset once, perhaps to this library.
         if self.connection.has_error() {
@@ -181,7 +181,7 @@ impl Promoted {
         matches!(self.connection.next(0), Ok(Next::End(KernelEnd::Finished)))
     }
 
-    /// The program is about to read how many bytes are here, so many of the kernel's among them.
+    /// Returns how many bytes are here to the program, `in_kernel` of them in the kernel.
     fn shows(&mut self, in_kernel: usize) -> c_int {
         // Protocol violations by the peer are reported by the next read.
         let here = self.connection.here(in_kernel).map_or(0, |here| here.readable);

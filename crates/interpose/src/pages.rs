@@ -1,32 +1,32 @@
-//! The pages on which this process tells that it sleeps.
+//! The pages on which this process marks its sleepers asleep.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use promote::OwnLoop;
 use sys::mapping::SharedMapping;
 
-/// The most pages of one's own: one comes with each monitor that is met.
+/// Own pages at most: one for each monitor that was connected.
 const OWN_PAGES: usize = 64;
-/// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
+/// Own pages. Leaked: a sleeper may read them at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
-/// Those of the processes that this one was forked from.
+/// Own pages of the parent processes.
 static EARLIER: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
-/// Whether that sleeper of a process that this one was forked from sleeps: itself, and a number
-/// that another sleep of it does not have.
+/// If this sleeper of a parent process is asleep: the sleeper, and a number that identifies its
+/// sleep.
 pub(crate) fn asleep_before(sleeper: u32) -> Option<(u32, u32)> {
     let mut number = 0u32;
     pages(&EARLIER, |page| number = number.wrapping_add(page.asleep(sleeper)));
     (number != 0).then_some((sleeper, number))
 }
 
-/// Tells that a sleeper of this process is about to sleep.
+/// Marks a sleeper of this process asleep.
 pub(crate) fn sleep(sleeper: u32) {
     pages(&OWN, |page| page.sleep(sleeper));
 }
 
-/// Tells that it is awake.
+/// Marks it awake.
 pub(crate) fn wake(sleeper: u32) {
     pages(&OWN, |page| page.wake(sleeper));
 }
@@ -43,8 +43,8 @@ fn pages(of: &[AtomicPtr<OwnLoop>], mut run: impl FnMut(&OwnLoop)) {
     }
 }
 
-/// Keeps a page of our own for good: connections of its monitor's time may outlive that. False:
-/// there are [`OWN_PAGES`] already.
+/// Keeps an own page for good: connections may outlive their monitor. False: there are
+/// [`OWN_PAGES`] already.
 pub(crate) fn keep(page: SharedMapping) -> bool {
     let Ok(page) = OwnLoop::new(page) else { return true };
     put(&OWN, Box::into_raw(Box::new(page)))

@@ -1,5 +1,6 @@
-//! Whether a limit of CPU time holds this process up (Documentation/admin-guide/cgroup-v2.rst, `cpu.stat`, and
-//! Documentation/scheduler/sched-bwc.rst): a spin takes from a quota what the program needs to work.
+//! Whether this process is throttled by a CPU quota (Documentation/admin-guide/cgroup-v2.rst,
+//! `cpu.stat`, and Documentation/scheduler/sched-bwc.rst): a spin uses up quota that the program
+//! needs to work.
 
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -12,18 +13,18 @@ use crate::buffer::Room;
 use crate::clock::Instant;
 use crate::mode;
 
-/// Between two questions.
+/// Between two checks.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// `cpu.stat` of this process's cgroup and of those above it, each of which may have a limit.
 static FILES: OnceLock<Vec<CString>> = OnceLock::new();
-/// Nanoseconds of the clock at which they are asked again.
+/// Nanoseconds of the clock at which they are next read.
 static DUE: AtomicU64 = AtomicU64::new(0);
-/// What they said last.
+/// Their sum at the last check.
 static TIMES: AtomicU64 = AtomicU64::new(0);
 static THROTTLED: AtomicBool = AtomicBool::new(false);
 
-/// To be called at the start: later a signal handler may ask, which cannot allocate.
+/// To be called at the start: later checks may be made by a signal handler, which cannot allocate.
 pub(crate) fn start() {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let files: Vec<CString> = files(&groups).filter(|file| times(file).is_some()).collect();
@@ -31,7 +32,7 @@ pub(crate) fn start() {
     let _ = FILES.set(files);
 }
 
-/// Where the files may lie, by what /proc/self/cgroup says (cgroups(7)).
+/// Where the files may be, given /proc/self/cgroup (cgroups(7)).
 fn files(groups: &str) -> impl Iterator<Item = CString> {
     let roots = |line: &str| -> Vec<String> {
         let mut parts = line.splitn(3, ':');
@@ -57,7 +58,7 @@ fn files(groups: &str) -> impl Iterator<Item = CString> {
     all.into_iter().filter_map(|file| CString::new(file).ok())
 }
 
-/// How often a group was held up. `None`: it has no such count.
+/// How often a group was throttled. `None`: the file has no such count.
 fn times(file: &CString) -> Option<u64> {
     let file = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = Room::take();
@@ -66,7 +67,7 @@ fn times(file: &CString) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok())
 }
 
-/// Whether that happened in the second before the last question.
+/// Whether a group was throttled in the second before the last check.
 pub(crate) fn holds_up(now: Instant) -> bool {
     let now = now.as_nanos() as u64;
     let due = DUE.load(Relaxed);
@@ -79,7 +80,7 @@ pub(crate) fn holds_up(now: Instant) -> bool {
 #[cold]
 fn ask() {
     let Some(files) = FILES.get().filter(|files| !files.is_empty() && !mode::is_confined()) else { return };
-    // Without one of them, as where no descriptor is left, nothing is known.
+    // If one cannot be read, for example without a free descriptor, the last result stands.
     let Some(now) = files.iter().map(times).sum() else { return };
     THROTTLED.store(TIMES.swap(now, Relaxed) < now, Relaxed);
 }

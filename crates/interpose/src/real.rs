@@ -1,8 +1,8 @@
-//! The functions that this crate stands before: libc's, or those of the next library that
-//! stands before libc's.
+//! The functions that this crate overrides: libc's, or those of the next library that overrides
+//! them.
 //!
-//! Each is looked up at its first call, since memory allocators and other libraries call some
-//! of them before any constructor has run.
+//! Each is resolved at its first call, since memory allocators and other libraries call some of
+//! them before any constructor has run.
 #![allow(unsafe_code)] // C functions are called through addresses that dlsym(3) gave
 #![allow(non_snake_case)] // C names
 #![allow(missing_docs)] // each function is documented under its name in section 2 or 3 of the manual
@@ -25,12 +25,12 @@ pub struct Next {
 }
 
 impl Next {
-    /// Looked up when it is asked for.
+    /// Resolved at its first use.
     pub const fn new(name: &'static CStr) -> Next {
         Next { name, address: AtomicPtr::new(null_mut()) }
     }
 
-    /// Where it is; never null.
+    /// Its address; never null.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
@@ -39,7 +39,7 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: the name ends with 0, and RTLD_NEXT is a handle that dlsym(3) knows.
+        // SAFETY: the name ends with 0, and RTLD_NEXT is a handle that dlsym(3) accepts.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
             // A library that has it may be loaded later.
@@ -50,8 +50,8 @@ impl Next {
     }
 }
 
-/// Stands for a function that this libc has not: whoever calls it could not have been linked,
-/// or calls it through dlsym(3).
+/// Stands for a function that this libc lacks: a caller could not have been linked, or found it by
+/// dlsym(3).
 extern "C" fn missing() -> c_long {
     set_errno(libc::ENOSYS);
     -1
@@ -59,8 +59,8 @@ extern "C" fn missing() -> c_long {
 
 /// The descriptor of this number.
 pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: the number is not -1, and the call that led here names it: the program keeps it
-    // open meanwhile, or deserves EBADF.
+    // SAFETY: the number is not -1, and the current call has it from the program, which keeps it
+    // open meanwhile, or gets EBADF.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -76,7 +76,7 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Runs what may ask the kernel something, whose errors are not the program's.
+/// Runs code whose system calls must not change the program's errno.
 #[inline]
 pub fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
     let errno = errno();
@@ -112,8 +112,8 @@ macro_rules! functions {
     )*};
 }
 
-/// Has all of them looked up: where a call on a promoted connection is the first of its name, its stack may be too small
-/// for dlsym(3).
+/// Resolves all of them: the first call of a name may be on a promoted connection, with a stack too
+/// small for dlsym(3).
 macro_rules! functions_and_look_up {
     ($($name:ident $arguments:tt -> $result:ty;)*) => {
         functions! { $($name $arguments -> $result;)* }

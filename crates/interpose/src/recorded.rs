@@ -1,5 +1,5 @@
-//! Under `megapipe run --stats`: this process's counters in memory that the recorder reads, so that
-//! they outlive a process that is killed.
+//! For `megapipe run --stats`: this process's counters in memory that the recorder reads, so that
+//! they survive a killed process.
 #![allow(unsafe_code)] // memory is mapped over a static
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,13 +13,13 @@ use rustix::fs::MemfdFlags;
 
 use crate::stats::COUNTERS;
 
-/// The recorder, and what this program is called.
+/// The recorder, and the name of this program.
 static RECORDER: OnceLock<(Address, Name)> = OnceLock::new();
-/// It has this process's counters.
+/// The recorder has this process's counters.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
-/// At the start, before anything is counted. Without a recorder that can be reached the process
-/// prints its summary by itself.
+/// At the start, before anything is counted. If the recorder cannot be reached the process prints
+/// its own summary.
 pub(crate) fn start(address: Address, name: &str) {
     let _ = RECORDER.set((address, Name::new(name)));
     share();
@@ -30,7 +30,7 @@ pub(crate) fn is_recorded() -> bool {
     SHARED.load(Ordering::Relaxed)
 }
 
-/// The process ends by itself: its line is to come before whatever its caller prints next.
+/// The process exits: its line is to be printed before the next output of its caller.
 pub(crate) fn ends() {
     if let Some((address, _)) = RECORDER.get().filter(|_| is_recorded()) {
         // Otherwise the recorder prints it a moment later.
@@ -38,7 +38,7 @@ pub(crate) fn ends() {
     }
 }
 
-/// In the child of a fork, which counts for itself: not in its parent's memory.
+/// In the child of a fork, which gets counters of its own.
 pub(crate) fn forked() {
     if SHARED.swap(false, Ordering::Relaxed) && map(None) {
         share();
@@ -55,7 +55,7 @@ fn share() {
     }
 }
 
-/// Puts other memory, zeroed, under the counters; `None`: memory of this process alone.
+/// Maps other, zeroed memory over the counters; `None`: private memory.
 fn map(file: Option<&std::os::fd::OwnedFd>) -> bool {
     const _: () = assert!(PAGE == 4096 && align_of::<Counters>() == PAGE);
     let (kind, fd) = match file {
@@ -64,9 +64,9 @@ fn map(file: Option<&std::os::fd::OwnedFd>) -> bool {
     };
     let place = (&raw const COUNTERS).cast_mut().cast();
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the page holds COUNTERS and nothing else, as its size and alignment say; those are
-    // atomics, for which zeroes, and whatever another process writes, are values. No other thread
-    // counts: this is the start of the program, or of a forked process. The file is a page long,
-    // and only this process and the recorder, which shortens nothing, have it.
+    // SAFETY: the page holds only COUNTERS, by its size and alignment; those are atomics, for which
+    // zeroes, and any bytes of another process, are valid. No other thread counts: this is the
+    // start of the program, or of a forked process. The file is a page long, and only this process
+    // and the recorder, which does not truncate it, have it.
     unsafe { libc::mmap(place, PAGE, access, kind | libc::MAP_FIXED, fd, 0) == place }
 }

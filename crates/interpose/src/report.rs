@@ -1,4 +1,4 @@
-//! What is written to standard error, or to the file of MEGAPIPE_LOG: the summary, and lines for `--verbose`.
+//! The summary, and lines for `--verbose`, on standard error or in the file of MEGAPIPE_LOG.
 
 use std::ffi::CString;
 use std::fmt::{self, Write};
@@ -14,7 +14,7 @@ use crate::recorded;
 use crate::settings::{Settings, Stats};
 use crate::stats;
 
-/// At the start, while memory can be had: nothing is written without that.
+/// At the start, while memory can be allocated: nothing is written without it.
 pub(crate) fn prepare(settings: &Settings) {
     if settings.stats == Stats::None && !settings.verbose {
         return;
@@ -30,18 +30,18 @@ struct Report {
     verbose: bool,
     name: String,
     log: Option<CString>,
-    /// Which file standard error was at the start.
+    /// Identifies the file that standard error was at the start.
     error: Option<(u64, u64)>,
 }
 
 static REPORT: OnceLock<Report> = OnceLock::new();
 
-/// As the program was called; a file of many names has no better one.
+/// The name under which the program was called; a file with many names has no better one.
 pub(crate) fn program_name() -> String {
     rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Writes the summary, if this process is to and has anything to summarize.
+/// Writes the summary, if this process is to write one and has anything to summarize.
 pub(crate) fn tell() {
     let Some(report) = REPORT.get().filter(|report| report.summarizes && !recorded::is_recorded()) else {
         return;
@@ -80,8 +80,8 @@ impl Report {
             rustix::fs::open(path.as_c_str(), flags, Mode::from_raw_mode(0o666))
                 .is_ok_and(|file| text.write_to(file.as_fd()))
         });
-        // A program that gave up its rights since, or its root directory, may not write there any more. What it
-        // has put in the place of standard error may be a client's connection.
+        // A program that dropped its privileges or changed its root directory may not write there
+        // any more. The file now at standard error may be a client's connection.
         if let Some(error) = real::borrow(libc::STDERR_FILENO).filter(|_| !logged)
             && (self.log.is_none() || file_of(error) == self.error)
         {
@@ -90,7 +90,7 @@ impl Report {
     }
 }
 
-/// Device and number of an open file.
+/// Device and inode of an open file.
 fn file_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
 }
@@ -98,7 +98,7 @@ fn file_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
 /// Bytes of a summary or a line at most.
 const LONGEST: usize = 2048;
 
-/// Text without memory of its own from the allocator.
+/// Text in a fixed buffer, without an allocation.
 struct Text {
     room: [u8; LONGEST],
     len: usize,
@@ -109,7 +109,8 @@ impl Text {
         Text { room: [0; LONGEST], len: 0 }
     }
 
-    /// With its line feed. One that is too long, for example with what the kernel's verifier says, lacks its end.
+    /// A line with its line feed. One that is too long, for example with output of the kernel's
+    /// verifier, is cut.
     fn line(line: fmt::Arguments<'_>) -> Text {
         const CUT: &str = " [...]";
         let mut text = Text::new();
@@ -121,14 +122,15 @@ impl Text {
         text
     }
 
-    /// In one write, so that summaries of several processes stay whole. Whether it was taken.
+    /// In one write, so that summaries of several processes stay whole. Returns whether it
+    /// succeeded.
     fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) -> bool {
         rustix::io::write(fd, &self.room[..self.len]).is_ok()
     }
 }
 
 impl Write for Text {
-    /// Writes as much as there is room for; an error if that is not all.
+    /// Writes as much as fits; an error if that is not all.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = &mut self.room[self.len..];
         let fits = text.len().min(room.len());

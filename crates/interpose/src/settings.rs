@@ -1,5 +1,5 @@
-//! What the environment asks for. It is read once, when the library is loaded: programs such
-//! as nginx clear theirs.
+//! The settings in the environment, read once when the library is loaded: programs such as nginx
+//! clear theirs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use sys::process::variable;
 /// When connections are promoted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Never; nothing is watched either.
+    /// Never; sockets are not tracked either.
     Off,
-    /// Never; connections are watched, and the ledger is kept.
+    /// Never; connections are tracked and counted.
     Observe,
     /// Once some messages have gone each way.
     #[default]
@@ -24,33 +24,34 @@ pub enum Mode {
 /// Which process prints the summary of one that had connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stats {
-    /// Nobody.
+    /// No summary.
     #[default]
     None,
-    /// The process, when it ends by itself.
+    /// The process itself, when it exits.
     Own,
-    /// The recorder of `megapipe run`; the process, where that cannot be reached.
+    /// The recorder of `megapipe run`; the process itself, if that cannot be reached.
     Recorded(Address),
 }
 
-/// What one process was asked for.
+/// The settings of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// MEGAPIPE_PROMOTE.
     pub mode: Mode,
-    /// MEGAPIPE_SPIN: how long to look for messages before a sleep; `None` learns it.
+    /// MEGAPIPE_SPIN: how long to spin before a sleep; `None`: adaptive.
     pub spin: Option<Duration>,
-    /// MEGAPIPE_ARM is `always`: whoever returns from a wait asks to be rung, whatever was seen of the program's ways.
+    /// MEGAPIPE_ARM is `always`: every return from a wait arms the connection, whatever waits were
+    /// seen.
     pub arm_always: bool,
-    /// MEGAPIPE_IO_URING is `files`: rings that nobody sees being entered touch no sockets.
+    /// MEGAPIPE_IO_URING is `files`: untracked rings touch no sockets.
     pub rings_for_files: bool,
     /// MEGAPIPE_STATS: a summary at exit, on standard error or in the file of MEGAPIPE_LOG.
     pub stats: Stats,
-    /// MEGAPIPE_LOG, if it is an absolute path: other libraries take it for a level.
+    /// MEGAPIPE_LOG, if it is an absolute path: other libraries define it as a level.
     pub log: Option<PathBuf>,
     /// MEGAPIPE_ONLY: promote connections with one of these ports only, if any are given.
     pub only: Vec<u16>,
-    /// MEGAPIPE_NOT: promote none with these.
+    /// MEGAPIPE_NOT: promote no connection with one of these ports.
     pub not: Vec<u16>,
     /// MEGAPIPE_LOCAL_LISTEN: a listen queue for each worker.
     pub local_listen: bool,
@@ -59,9 +60,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the environment says, unless this process has more rights than its caller, whose log
-    /// file it would write to. Values that mean nothing are as if they were not there,
-    /// since a library cannot refuse to run a program: `megapipe run` checks them.
+    /// Reads the environment, unless this process has more privileges than its caller, to whose log
+    /// file it would write. Invalid values are ignored, since a library cannot refuse to run a
+    /// program: `megapipe run` checks them.
     pub fn from_environment() -> Settings {
         let text = |name: &str| variable(name)?.into_string().ok();
         Settings {
@@ -78,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// Variables that mean nothing, each with its remedy: for who has the library loaded without
+    /// Invalid variables, each with its remedy: for programs that load the library without
     /// `megapipe run`, which refuses them.
     pub fn complaints() -> Vec<String> {
         let is_ports =

@@ -1,10 +1,11 @@
-//! Signals that a thread handles while it is in a call of ours.
+//! Signals that a thread handles during a call of the library.
 //!
-//! A call that looks at rings is no system call that a signal could end, and a handler may do there what no lock of
-//! ours survives: leave by siglongjmp(3), or use the connection whose lock is held. So handlers are reached by way
-//! of [`arrives`], which counts them, and has those wait that come while the thread holds a lock: they are sent to
-//! it again, blocked until it holds none. All that begins with the first TCP socket: before, each handler is the
-//! kernel's to call, on whatever stack the program gave it.
+//! A call that spins on rings is no system call that a signal could interrupt. A handler may also
+//! do there what our locks do not survive: leave by siglongjmp(3), or use the connection whose lock
+//! is held. So handlers are entered through [`arrives`], which counts them, and defers those that
+//! run while the thread holds a lock: the signal is sent again, and blocked until it holds none.
+//! This begins with the first TCP socket: before that the kernel calls each handler directly, on
+//! any stack that the program gave it.
 #![allow(unsafe_code)] // signal frames are changed as sigreturn(2) reads them, and words of the thread are found
 
 use std::arch::{asm, global_asm, naked_asm};
@@ -22,26 +23,26 @@ use crate::faults;
 use crate::mode;
 use crate::real;
 
-/// Numbers of signals are below this (NSIG of Linux is 64).
+/// Signal numbers are below this (NSIG of Linux is 64).
 const MOST: usize = 65;
 
-/// What programs have handle their signals, where the kernel knows [`entrance`] only.
+/// The program's handlers of signals for which the kernel has [`entrance`].
 static HANDLERS: [AtomicPtr<c_void>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
 
-/// What is known of one thread, for itself and for the handlers that interrupt it.
+/// State of one thread, for itself and for the handlers that interrupt it.
 #[repr(C)]
 struct Local {
-    /// Locks that it holds, or is about to.
+    /// Locks that it holds, or is about to take.
     locks: AtomicU32,
     /// Handlers that ran, and the signal of the last one.
     handled: AtomicU32,
     last: AtomicU32,
-    /// Signals that wait for the locks, as bits from signal 1 on.
+    /// Signals deferred by locks, as bits from signal 1 on.
     waiting: AtomicU64,
 }
 
-// Thread-local as a library has it that is loaded at the program's start: found without a call, also in a handler.
-// Zeros are a `Local`.
+// Thread-local storage of a library that is loaded at the start: addressed without a call, also in
+// a handler. Zeros are a `Local`.
 global_asm!(
     ".pushsection .tbss.megapipe_local,\"awT\",%nobits",
     ".hidden megapipe_local",
@@ -58,7 +59,7 @@ global_asm!(
 #[inline(always)]
 fn local() -> &'static Local {
     let local: *const Local;
-    // SAFETY: an address is computed, and nothing else touched: the thread's pointer, and the words' distance to it.
+    // SAFETY: only an address is computed, from the thread pointer and the offset of the words.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!(
@@ -77,12 +78,12 @@ fn local() -> &'static Local {
             far = out(reg) _,
             options(pure, nomem, nostack),
         );
-        // The reference does not leave the thread: `local` is private, and its users keep it to themselves.
+        // The reference stays in the thread: `local` is private, and its callers do not pass it on.
         &*local
     }
 }
 
-/// While it lives, signals of this thread wait.
+/// While it lives, signals of this thread are deferred.
 #[derive(Debug)]
 pub(crate) struct Quiet(());
 
@@ -90,7 +91,7 @@ impl Quiet {
     #[inline(always)]
     pub(crate) fn begin() -> Quiet {
         let locks = &local().locks;
-        // A handler leaves this as it found it.
+        // A handler restores this value.
         locks.store(locks.load(Relaxed) + 1, Relaxed);
         compiler_fence(std::sync::atomic::Ordering::SeqCst);
         Quiet(())
@@ -110,7 +111,8 @@ impl Drop for Quiet {
     }
 }
 
-/// Whether this is a handler on an alternate stack, too small for what the monitor is asked and answers.
+/// Whether this is a handler on an alternate stack that is too small for exchanges with the
+/// monitor.
 pub(crate) fn is_on_small_stack() -> bool {
     const ENOUGH: usize = 64 << 10;
     if !has_begun() || mode::is_confined() {
@@ -125,7 +127,7 @@ pub(crate) fn is_on_small_stack() -> bool {
     stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ENOUGH
 }
 
-/// In the child of a fork, which may go on elsewhere than its parent: it holds nothing.
+/// In the child of a fork, which may continue elsewhere than its parent: it holds no lock.
 pub(crate) fn forked() {
     local().locks.store(0, Relaxed);
     if local().waiting.load(Relaxed) != 0 {
@@ -133,7 +135,7 @@ pub(crate) fn forked() {
     }
 }
 
-/// Those that waited.
+/// Unblocks the deferred signals.
 #[cold]
 fn let_them_come() {
     let waited = local().waiting.swap(0, Relaxed);
@@ -141,7 +143,7 @@ fn let_them_come() {
 }
 
 fn change_mask(how: c_int, signals: u64) {
-    // The kernel's own set is these bits. SAFETY: a set to read; the old one is not asked for.
+    // The kernel's own set is these bits. SAFETY: a set to read; the old one is not returned.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const signals, null_mut::<u64>(), size_of::<u64>())
     };
@@ -157,8 +159,9 @@ pub(crate) fn handled() -> u32 {
     local().handled.load(Relaxed)
 }
 
-/// Whether the kernel would have ended a call with EINTR that waits since [`handled`] was `since`: readiness calls always
-/// (signal(7)), others unless the handler was installed with SA_RESTART.
+/// Whether the kernel would have ended a call with EINTR that has waited since [`handled`] was
+/// `since`: readiness calls always (signal(7)), others unless the handler was installed with
+/// SA_RESTART.
 #[inline]
 pub(crate) fn end_a_wait(since: u32, restarts: impl FnOnce() -> bool) -> bool {
     handled() != since && !(last_restarts() && restarts())
@@ -171,7 +174,7 @@ fn last_restarts() -> bool {
     action(signal).is_some_and(|action| action.sa_flags & libc::SA_RESTART != 0)
 }
 
-/// What the kernel does at a signal.
+/// The kernel's action for a signal.
 fn action(signal: c_int) -> Option<libc::sigaction> {
     // SAFETY: zeros are an action, and there is room for one.
     unsafe {
@@ -180,8 +183,8 @@ fn action(signal: c_int) -> Option<libc::sigaction> {
     }
 }
 
-/// What the kernel calls for signals that have a handler, in its place and with its stack: the handler itself is jumped
-/// to, and is at the top of what a debugger or an unwinder sees.
+/// The function that the kernel calls for signals with a handler, on the same stack. It jumps to
+/// the handler, which is thus the innermost frame for debuggers and unwinders.
 #[unsafe(naked)]
 unsafe extern "C" fn entrance(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     #[cfg(target_arch = "x86_64")]
@@ -218,7 +221,7 @@ unsafe extern "C" fn entrance(signal: c_int, info: *mut siginfo_t, context: *mut
     );
 }
 
-/// The handler that is to run now; null: it runs later.
+/// The handler to be run now; null: it is deferred.
 unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> *mut c_void {
     let local = local();
     let handler = HANDLERS[signal.unsigned_abs() as usize].load(Relaxed);
@@ -232,13 +235,13 @@ unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut 
             unsafe { leave_to_kernel(signal, info) };
             return null_mut();
         }
-        // If the handler comes back, what is locked stays locked; if it leaves by siglongjmp, no signal may wait for
-        // that.
+        // If the handler returns, held locks are still held; if it leaves by siglongjmp, no signal
+        // may be deferred for them.
         local.locks.store(0, Relaxed);
     } else if local.locks.load(Relaxed) > 0 {
         // SAFETY: the kernel's frame of this signal.
         if real::kept_errno(|| unsafe { send_again(signal, info, context) }) {
-            // Another may interrupt this.
+            // Another signal may interrupt this.
             local.waiting.fetch_or(bit(signal), Relaxed);
             return null_mut();
         }
@@ -248,18 +251,18 @@ unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut 
     handler
 }
 
-/// Signals of faults, which are handled so that [`faults`] can go on, whether the program handles them or not.
+/// Signals of faults: handled in any case, so that [`faults`] can recover.
 const OF_FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// So, where it does not.
+/// The flags of that handler if the program has none.
 const OF_GUARD: c_int = libc::SA_SIGINFO | libc::SA_ONSTACK;
-/// It begins: handlers that are installed from here on are.
+/// Set first: handlers that are installed from here on go through [`entrance`].
 static BEGUN: AtomicBool = AtomicBool::new(false);
-/// It has begun: all that were installed before are, and faults are recovered from.
+/// Set last: so do all that were installed before, and faults are recovered from.
 static GUARDS: AtomicBool = AtomicBool::new(false);
-/// The flags that go with what the program left to the kernel.
+/// The flags of actions that the program left to the kernel.
 static LEFT: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
-/// Whether handlers are reached by [`entrance`], or just come to be.
+/// Whether handlers go through [`entrance`], or are about to.
 #[inline(always)]
 pub(crate) fn has_begun() -> bool {
     BEGUN.load(Relaxed)
@@ -271,9 +274,9 @@ pub(crate) fn guards() -> bool {
     GUARDS.load(Acquire)
 }
 
-/// Before the first record of a socket, and before the first address of the program's that is tried. False: there may
-/// be no system call for it. Threads that do it at the same time all go through it: there is no lock that a handler could
-/// find held.
+/// Before the first record of a socket, and before the first address of the program is tried.
+/// False: system calls may be forbidden. Concurrent threads all run it: there is no lock that a
+/// handler could find held.
 #[cold]
 pub(crate) fn begin() -> bool {
     if !mode::is_confined() && !guards() {
@@ -284,8 +287,9 @@ pub(crate) fn begin() -> bool {
     guards()
 }
 
-/// Has what the program has the kernel do at a signal come by [`entrance`], too; `known` is its handler as far as that is
-/// in [`HANDLERS`]. What another thread installs meanwhile is found by what the kernel had last, and taken over as well.
+/// Makes the program's action for a signal go through [`entrance`], too; `known` is its handler as
+/// far as that is in [`HANDLERS`]. An action that another thread installs meanwhile is seen in the
+/// kernel's previous action, and taken over as well.
 fn take_over(signal: c_int, mut known: *mut c_void) {
     let Some(mut found) = action(signal) else { return };
     let mut expected = found;
@@ -301,7 +305,7 @@ fn take_over(signal: c_int, mut known: *mut c_void) {
                     .compare_exchange(known, handler, Relaxed, Relaxed)
                     .is_err_and(|there| there != handler)
                 {
-                    // Another thread has [`install`] do it.
+                    // Another thread does it in [`install`].
                     return;
                 }
                 known = handler;
@@ -317,8 +321,8 @@ fn take_over(signal: c_int, mut known: *mut c_void) {
     }
 }
 
-/// The action that brings faults to [`entrance`] where the program leaves them to the kernel; a handler of the program's
-/// is called from there.
+/// The action that brings faults to [`entrance`] when the program leaves them to the kernel; a
+/// handler of the program is called from there.
 fn guarded(signal: c_int, found: libc::sigaction) -> libc::sigaction {
     if let Some(left) = LEFT.get(signal.unsigned_abs() as usize) {
         left.store(found.sa_flags, Relaxed);
@@ -327,7 +331,7 @@ fn guarded(signal: c_int, found: libc::sigaction) -> libc::sigaction {
     libc::sigaction { sa_sigaction: entrance as *const () as usize, sa_flags, ..found }
 }
 
-/// Whether the kernel does the same by both.
+/// Whether both actions do the same.
 fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
     // SAFETY: the kernel's own set is the first 64 bits of libc's.
     let mask = |action: &libc::sigaction| unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
@@ -335,7 +339,8 @@ fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
     all(one) == all(other)
 }
 
-/// What sigaction(2) returns of a signal that the program leaves to the kernel, without what [`begin`] added.
+/// Undoes the change of [`begin`] in what sigaction(2) returns for a signal that the program leaves
+/// to the kernel.
 pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
     if action.sa_sigaction == libc::SIG_DFL
         && OF_FAULTS.contains(&signal)
@@ -346,45 +351,46 @@ pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
     }
 }
 
-/// The program has no handler: the kernel does what it does of itself.
+/// The program has no handler: the kernel applies its default.
 ///
 /// # Safety
 ///
-/// `info` is the kernel's.
+/// `info` is from the kernel.
 #[cold]
 unsafe fn leave_to_kernel(signal: c_int, info: *const siginfo_t) {
     // SAFETY: zeros are an action, SIG_DFL.
     exchange(signal, &unsafe { std::mem::zeroed() });
-    // What an instruction brought it brings again. SAFETY: the caller's promise.
+    // A fault recurs at its instruction. SAFETY: the caller's promise.
     let is_sent =
         unsafe { (*info).si_code <= 0 || (signal == libc::SIGBUS && (*info).si_code == libc::BUS_MCEERR_AO) };
     if is_sent {
-        // It is blocked until the frame is left. SAFETY: numbers.
+        // It is blocked until the frame is left. SAFETY: only numbers.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal) };
     }
 }
 
-/// Has the kernel do another thing at a signal; what it did till then.
+/// Installs another action; returns the previous one.
 fn exchange(signal: c_int, action: &libc::sigaction) -> Option<libc::sigaction> {
-    // SAFETY: an action of which the handler is this library's, the program's own or none, and room for one.
+    // SAFETY: an action whose handler is this library's, the program's or none, and room for one.
     unsafe {
         let mut was: libc::sigaction = std::mem::zeroed();
         (real::sigaction(signal, &raw const *action, &raw mut was) == 0).then_some(was)
     }
 }
 
-/// Without its handler the thread cannot go on.
+/// Whether an instruction caused it, without whose handler the thread cannot continue.
 fn is_of_an_instruction(signal: c_int) -> bool {
     let such = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     such.contains(&signal)
 }
 
-/// Sends it to this thread, where it stays blocked when its frame is left.
+/// Sends the signal to this thread again, and keeps it blocked when its frame is left.
 unsafe fn send_again(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
     let Some(action) = action(signal).filter(|_| !mode::is_confined()) else { return false };
-    // SA_NODEFER leaves it open.
+    // SA_NODEFER leaves it unblocked.
     change_mask(libc::SIG_BLOCK, bit(signal));
-    // SAFETY: system calls without memory but the information, which is there for those who asked for it.
+    // SAFETY: system calls that access only the information, which exists for handlers that asked
+    // for it.
     let status = unsafe {
         let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
         match action.sa_flags & libc::SA_SIGINFO {
@@ -399,15 +405,16 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t, context: *mut ucontext
     status == 0
 }
 
-/// What [`entrance`] stands for: `None` for no signal at all, and where it must not stand.
+/// The place of a signal's handler; `None`: the number is invalid, or [`entrance`] must not be used
+/// for it.
 fn handler_of(signal: c_int) -> Option<&'static AtomicPtr<c_void>> {
     usize::try_from(signal).ok().filter(|signal| *signal > 0).and_then(|signal| HANDLERS.get(signal))
 }
 
-/// Has a signal's handler reached by way of [`entrance`]; `call` installs what it is given, and returns what
-/// was installed before, or SIG_ERR. Returns what the program had installed before, or SIG_ERR.
+/// Installs a signal's handler behind [`entrance`]; `call` installs what it is given, and returns
+/// the previous one, or SIG_ERR. Returns the program's previous handler, or SIG_ERR.
 ///
-/// `keeps`: the kernel goes on with this handler after the first signal, and this process is the one that it is for.
+/// `keeps`: the kernel keeps this handler after the first signal, and it is for this process.
 pub(crate) fn install(
     signal: c_int,
     handler: usize,
@@ -422,7 +429,7 @@ pub(crate) fn install(
     }
     let is_function = !matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR) && handler != ours;
     if is_function && keeps {
-        // Before the kernel may call it.
+        // Stored before the kernel may call it.
         let before = place.swap(handler as *mut c_void, Relaxed);
         let was = call(ours);
         if was == libc::SIG_ERR {
@@ -439,8 +446,8 @@ pub(crate) fn install(
     if was == ours { before as usize } else { was }
 }
 
-/// Something was installed past [`entrance`], before which the kernel had `was`, while it began. Returns what the program
-/// had installed.
+/// A handler was installed without [`entrance`] while that began; the kernel's previous one is
+/// `was`. Returns the program's previous handler.
 #[cold]
 pub(crate) fn came_late(signal: c_int, was: usize) -> usize {
     let Some(place) = handler_of(signal) else { return was };
@@ -449,7 +456,7 @@ pub(crate) fn came_late(signal: c_int, was: usize) -> usize {
     if was == entrance as *const () as usize { before as usize } else { was }
 }
 
-/// What the program has installed, if the kernel knows `installed`.
+/// The program's handler, if the kernel has `installed`.
 pub(crate) fn as_installed(signal: c_int, installed: usize) -> usize {
     match handler_of(signal) {
         Some(place) if installed == entrance as *const () as usize => place.load(Relaxed) as usize,

@@ -1,4 +1,4 @@
-//! How a thread looks for messages before it sleeps, as [`promote::policy`] has it.
+//! How a thread spins for messages before it sleeps: see [`promote::policy`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use crate::clock::{self, Instant};
 use crate::quota;
 use crate::stats::{COUNTERS, count};
 
-/// Pauses of the processor between two questions for the time.
+/// Pause instructions between two reads of the clock.
 const PAUSES: u32 = 15;
 
-/// Who looks at rings asks the kernel for events of its own at least this often.
+/// A thread that spins on rings asks the kernel for events at least this often.
 pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
 
-/// Set once: nanoseconds to spin always, and 1; 0: as the account has it.
+/// Set once: nanoseconds of every spin, plus 1; 0: adaptive.
 static FIXED: AtomicU64 = AtomicU64::new(0);
-/// Threads of this process that spin, and how many may: its CPUs.
+/// Threads of this process that spin, and their limit: its CPUs.
 static SPINNING: AtomicU32 = AtomicU32::new(0);
 static CPUS: AtomicU32 = AtomicU32::new(u32::MAX);
 
 thread_local! {
     static POLICY: Cell<Policy> = const { Cell::new(Policy::new()) };
-    /// It counts in `SPINNING`.
+    /// This thread counts in `SPINNING`.
     static SPINS: Cell<bool> = const { Cell::new(false) };
     /// See [`tally`].
     static UNTOLD: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
-    /// The other ends that it has sent to since its last wait.
+    /// The peers that it has sent to since its last wait.
     static SENT_TO: Cell<Peer> = const { Cell::new(Peer::Unknown) };
 }
 
-/// To be called at the start. `spin`: what was asked for.
+/// To be called at the start. `spin`: the setting.
 pub(crate) fn start(spin: Option<Duration>) {
     let value = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
     FIXED.store(value, Ordering::Relaxed);
@@ -42,13 +42,13 @@ pub(crate) fn start(spin: Option<Duration>) {
     }
 }
 
-/// In the child of a fork, whose only thread does not spin.
+/// In the child of a fork, whose only thread is not spinning.
 pub(crate) fn forked() {
     SPINNING.store(0, Ordering::Relaxed);
     SPINS.set(false);
 }
 
-/// This thread has sent to another end, which was awake or was woken.
+/// This thread has sent to a peer, which was awake or was woken.
 #[inline]
 pub(crate) fn sent(woken: bool) {
     SENT_TO.set(SENT_TO.get().sent(woken));
@@ -66,12 +66,12 @@ fn learn<T>(change: impl FnOnce(&mut Policy) -> T) -> T {
 pub(crate) struct Wait {
     spin: Option<Spin>,
     looks: u32,
-    /// When the kernel is to be asked.
+    /// When the kernel has to be asked.
     kernel_due: Instant,
 }
 
 impl Wait {
-    /// Begins one that ends at `deadline` at the latest.
+    /// Begins a wait that ends at `deadline` at the latest.
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
         let now = clock::now();
         ends();
@@ -81,14 +81,14 @@ impl Wait {
             fixed => Some(POLICY.get().spin(now, Duration::from_nanos(fixed - 1))),
         };
         let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
-        // Where both ends share a core nothing comes before the other end has it.
+        // If both endpoints share a core nothing comes before the peer has run.
         let yields_first = spin.as_ref().is_some_and(|spin| spin.next(now) == Next::Yield);
         let looks = if yields_first { PAUSES - 1 } else { 0 };
         Wait { spin, looks, kernel_due: now + KERNEL_EVERY }
     }
 
-    /// Whether to look once more before the kernel is asked, if it still [spins](Self::spins), or this thread sleeps. Pauses,
-    /// or yields the core.
+    /// Whether to poll again, after a pause or a yield. False: the kernel has to be asked, if it
+    /// still [spins](Self::spins), or this thread sleeps.
     #[inline]
     pub(crate) fn again(&mut self) -> bool {
         if self.spin.is_none() {
@@ -109,7 +109,8 @@ impl Wait {
             && (SPINNING.fetch_add(1, Ordering::Relaxed) >= CPUS.load(Ordering::Relaxed)
                 || quota::holds_up(now))
         {
-            // They would take the core from each other, or from the program's work.
+            // Its spins would take the core from other threads that spin, or from the program's
+            // work.
             self.stop();
             return false;
         }
@@ -135,22 +136,23 @@ impl Wait {
         }
     }
 
-    /// It sleeps, or what it looked for is here.
+    /// It sleeps, or has found something.
     pub(crate) fn stop(&mut self) {
         self.spin = None;
         ends();
     }
 
-    /// Whether it looks before it sleeps.
+    /// Whether it polls before it sleeps.
     pub(crate) fn spins(&self) -> bool {
         self.spin.is_some()
     }
 
-    /// Something is here. `by_look`: which a look has found; else the kernel had it when it was asked.
+    /// Something is here. `by_look`: a poll of the rings found it; otherwise the kernel reported
+    /// it.
     pub(crate) fn found(&mut self, by_look: bool) {
         let Some(spin) = self.spin.take() else { return };
         count(&COUNTERS.spun, 1);
-        // Before the first question for the time next to none has passed.
+        // Next to no time has passed before the clock is first read.
         let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
         let saved = learn(|policy| match by_look {
             true => policy.found(&spin, now),
@@ -161,7 +163,7 @@ impl Wait {
     }
 }
 
-/// Time saved and time spun, which this thread tells of by the millisecond: words that all threads write are slow.
+/// Time saved and time spun, published by the millisecond: words that all threads write are slow.
 fn tally(saved: Duration, spun: Duration) {
     let [mut all_saved, mut all_spun] = UNTOLD.get();
     all_saved += saved;
@@ -180,14 +182,15 @@ impl Drop for Wait {
     }
 }
 
-/// This thread spins no more. One whose handler left a spin for good says so before its next one.
+/// This thread stops spinning. A thread whose handler left a spin by a jump does so before its next
+/// spin.
 fn ends() {
     if SPINS.take() {
         SPINNING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A sleep of this thread: what woke it tells how long a wake-up takes.
+/// A sleep of this thread, which measures the latency of a wake-up.
 pub(crate) struct Sleep(u64);
 
 impl Sleep {
@@ -195,8 +198,9 @@ impl Sleep {
         Sleep(clock::nanoseconds())
     }
 
-    /// Its end, at `at`. The other end of what it slept on says that it called at `called`: anything at all, if that is hostile.
-    // Apart: the account is long, and the stack of a handler may be short.
+    /// It ended at `at`. `called`: when the peer says that it sent the wake-up, which a hostile one
+    /// may set to anything.
+    // Not inlined: the accounting needs stack, and that of a handler may be short.
     #[inline(never)]
     pub(crate) fn end(self, at: Instant, called: u64) {
         let at = at.as_nanos() as u64;

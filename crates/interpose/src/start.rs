@@ -1,4 +1,4 @@
-//! The beginning and the end of a program's run.
+//! The start and the end of a program's run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,8 +21,8 @@ use crate::uring;
 use crate::vfork;
 use crate::waiters;
 
-/// Begins to watch this process's sockets, once, before the program's own code runs. Without
-/// it every function of [`crate::calls`] is the kernel's.
+/// Starts tracking this process's sockets, once, before the program's own code runs. Without it
+/// every function of [`crate::calls`] calls the kernel.
 pub fn start(settings: Settings) {
     if settings.mode != Mode::Off || settings.local_listen {
         vfork::owns_memory(std::process::id());
@@ -50,8 +50,8 @@ pub fn start(settings: Settings) {
 
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Parts from promoted connections and writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
-/// by _exit(2), which signal handlers and the children of vfork(2) call too.
+/// Closes promoted connections and writes the summary of MEGAPIPE_STATS, once, when the process
+/// ends: by exit(3), or by _exit(2), which signal handlers and the children of vfork(2) call, too.
 pub fn finish() {
     if has_watched() && !vfork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
         descriptors::exit();
@@ -62,19 +62,19 @@ pub fn finish() {
     }
 }
 
-/// Whether there was anything to summarize.
+/// Whether there is anything to summarize.
 fn has_watched() -> bool {
     sockets::any() || local_listen::is_on()
 }
 
-/// The same before another program takes this one's place; if that fails, this one goes on.
+/// The same before another program replaces this one; if the exec fails this one continues.
 pub(crate) fn before_exec() {
     if has_watched() && !vfork::borrows_memory() && !mode::is_confined() {
         report::tell();
     }
 }
 
-/// The summary, since it cannot be written at the end.
+/// Writes the summary now, since it cannot be written at the end.
 pub(crate) fn tell_now() {
     if !TOLD.swap(true, Ordering::Relaxed) {
         report::tell();

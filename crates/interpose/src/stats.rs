@@ -1,4 +1,4 @@
-//! What one process did: counted for its summary.
+//! The counters of one process, for its summary.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,12 +15,12 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// What [`Socket::word`] says of a connection: a reason by its number, or [`IN_MEMORY`], and
-/// whether it is among this process's connections.
+/// [`Socket::word`] of a connection: the number of a reason, or [`IN_MEMORY`], and whether it is
+/// among this process's connections.
 const COUNTED: u8 = 0x80;
 const IN_MEMORY: u8 = 0x7f;
 
-/// A socket is connected, or about to be. From here on its connection has one word.
+/// A socket is connected, or about to be. From here on its connection counts, under one word.
 pub(crate) fn begins(socket: &Socket) {
     change(socket, |word| Some(COUNTED | if word == 0 { at_first() as u8 } else { word }));
 }
@@ -38,7 +38,8 @@ pub(crate) fn stays(socket: &Socket, why: Reason) {
     change(socket, |word| (word & !COUNTED != IN_MEMORY).then_some(word & COUNTED | why as u8));
 }
 
-/// It is not offered, as the last offers had no match: it has their word, unless it has its own answer.
+/// It is not offered, as the last offers had no match: it gets their reason, unless the monitor
+/// answered for it.
 pub(crate) fn left_out(socket: &Socket, theirs: Reason) {
     let is_answered = |word: u8| {
         [Reason::NoPeer, Reason::OtherUser].into_iter().any(|reason| word & !COUNTED == reason as u8)
@@ -47,7 +48,7 @@ pub(crate) fn left_out(socket: &Socket, theirs: Reason) {
     change(socket, |word| may_change(word).then_some(word & COUNTED | theirs as u8));
 }
 
-/// It is offered: what comes of that is not known. An earlier answer stands until there is another.
+/// It is offered, with an open outcome. An earlier answer stands until there is another.
 pub(crate) fn offered(socket: &Socket) {
     let unknown =
         |word: u8| word & !COUNTED == Reason::LittleTraffic as u8 || word & !COUNTED == Reason::Shared as u8;
@@ -61,7 +62,7 @@ pub(crate) fn in_memory(socket: &Socket) {
     change(socket, |_| Some(COUNTED | IN_MEMORY));
 }
 
-/// Several processes have it, and this one has had little traffic on it: the others tell of it.
+/// Several processes have it, and this one has had little traffic on it: the others count it.
 pub(crate) fn is_left_to_others(socket: &Socket) {
     let little = COUNTED | Reason::LittleTraffic as u8;
     change(socket, |word| (word == little).then_some(COUNTED | Reason::Shared as u8));
@@ -70,7 +71,7 @@ pub(crate) fn is_left_to_others(socket: &Socket) {
 fn change(socket: &Socket, to: impl Fn(u8) -> Option<u8>) {
     let changes = |word| to(word).filter(|new| *new != word);
     let Ok(old) = socket.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changes) else { return };
-    // The same as was stored: it follows from the old word alone.
+    // The same value as was stored: it follows from the old word alone.
     if let Some(counter) = to(old).and_then(counter) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -86,17 +87,17 @@ fn counter(word: u8) -> Option<&'static AtomicU64> {
     }
 }
 
-/// The user at the other endpoint of a connection, who is another one.
+/// The peer of a connection runs as another user.
 pub(crate) fn met_other_user(user: u32) {
     COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
 }
 
-/// The program at the other end of a connection keeps it on TCP.
+/// The peer's program keeps a connection on TCP.
 pub(crate) fn was_declined(reason: Reason) {
     COUNTERS.declined.store(reason as u64, Ordering::Relaxed);
 }
 
-/// A ring of this process cannot be followed; the first stands.
+/// A ring of this process cannot be tracked; the first reason stands.
 pub(crate) fn met_ring(obstacle: RingObstacle) {
     let word = &COUNTERS.ring_obstacle;
     let _ = word.compare_exchange(0, obstacle as u64, Ordering::Relaxed, Ordering::Relaxed);
@@ -106,7 +107,7 @@ pub(crate) fn met_ring(obstacle: RingObstacle) {
 mod tests {
     use super::*;
 
-    /// Whatever happens to connections in whatever order, each has one word.
+    /// Whatever the order of events, each connection has one word.
     #[test]
     fn every_connection_has_one_word() {
         crate::sockets::make().unwrap();

@@ -1,4 +1,4 @@
-//! What each descriptor number of this process is: one word each.
+//! The kind of each descriptor of this process, in one word each.
 #![allow(unsafe_code)] // an array of words in memory that is mapped once, for good
 
 use std::ffi::c_int;
@@ -10,18 +10,19 @@ use crate::sockets::{self, Socket};
 use crate::uring::rings;
 use crate::vfork;
 
-/// What is known of a descriptor.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Nothing: it came on a way that was not seen.
+    /// It was created where the library did not see it.
     Unknown,
-    /// It is not for us.
+    /// Not handled by the library.
     Foreign,
-    /// Neither, but sockets that it accepts may be TCP's: it is one of MPTCP, which a peer may not speak.
+    /// Not handled, but it may accept sockets of TCP: an MPTCP socket, whose peer may not support
+    /// MPTCP.
     Multipath,
-    /// The io_uring of this number, whose submissions are read.
+    /// The io_uring of this number, whose submissions are tracked.
     Ring(u32),
-    /// Such a ring, which a thread is about to close.
+    /// Such an io_uring, which a thread is about to close.
     ClosingRing,
     /// The TCP socket of this number.
     Socket(u32),
@@ -38,7 +39,7 @@ const SOCKETS: u32 = 17;
 const SETS: u32 = 1 << 31;
 const _: () = assert!(RINGS + rings::MOST <= SOCKETS);
 
-/// The most descriptors that are followed. What lies beyond stays on TCP.
+/// Descriptors that are tracked at most. Higher ones stay on TCP.
 const MOST: usize = 4 << 20;
 
 static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
@@ -46,8 +47,8 @@ static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicI32 = AtomicI32::new(0);
 
-/// Makes the table, for as many descriptors as this process may ever have. Memory is taken
-/// as it is used.
+/// Makes the table, for as many descriptors as this process may ever have. Its pages are allocated
+/// as they are used.
 pub(crate) fn make() -> std::io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let count = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(MOST).clamp(1024, MOST);
@@ -67,7 +68,7 @@ pub(crate) fn names(of: Entry) -> impl Iterator<Item = c_int> {
     (0..end()).filter(move |fd| entry(*fd) == of)
 }
 
-/// All that are open, as proc(5) has them; the one by which it is read is closed by now.
+/// All open descriptors, from proc(5); the one used for reading is closed by now.
 pub(crate) fn open() -> Vec<c_int> {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -75,17 +76,18 @@ pub(crate) fn open() -> Vec<c_int> {
 
 #[inline(always)]
 fn word(fd: c_int) -> Option<&'static AtomicU32> {
-    // A negative number is beyond every length.
+    // A negative number exceeds every length.
     let place = fd as u32 as usize;
     if place < LENGTH.load(Ordering::Acquire) {
-        // SAFETY: `make` mapped that many zeroed words for good before it told the length.
+        // SAFETY: `make` mapped that many zeroed words for good before it stored the length.
         Some(unsafe { &*WORDS.load(Ordering::Relaxed).add(place) })
     } else {
         None
     }
 }
 
-/// Whether it is known not to be ours: all that a call about bytes asks of most descriptors.
+/// Whether it is not handled by the library: the only check of a call about bytes on most
+/// descriptors.
 #[inline(always)]
 pub(crate) fn is_foreign(fd: c_int) -> bool {
     word(fd).is_none_or(|word| word.load(Ordering::Relaxed) == FOREIGN)
@@ -96,7 +98,7 @@ pub(crate) fn entry(fd: c_int) -> Entry {
     meant(word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)))
 }
 
-/// The socket of a descriptor, if it is known to be one.
+/// The socket of a descriptor, if it is tracked as one.
 #[inline(always)]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     match entry(fd) {
@@ -111,14 +113,14 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
     meant(word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)))
 }
 
-/// The ring at this number is closed; it may be another's by now, who has said what it is.
+/// The io_uring at this number is closed; the number may be in use again, with an entry of its own.
 pub(crate) fn ring_is_closed(fd: c_int) {
     if let Some(word) = word(fd) {
         let _ = word.compare_exchange(CLOSING_RING, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Makes an entry for a descriptor of which nothing is known. The error: what is known of it by now.
+/// Makes an entry for an unknown descriptor. The error: the entry that it got meanwhile.
 pub(crate) fn claim(fd: c_int, entry: Entry) -> Result<(), Entry> {
     let word = word(fd).ok_or(Entry::Foreign)?;
     let value = stored(fd, entry);
@@ -126,7 +128,7 @@ pub(crate) fn claim(fd: c_int, entry: Entry) -> Result<(), Entry> {
     claimed.map(drop).map_err(meant)
 }
 
-/// The word of an entry that is about to be made.
+/// The word of a new entry.
 fn stored(fd: c_int, entry: Entry) -> u32 {
     let value = match entry {
         Entry::Unknown => UNKNOWN,

@@ -3,29 +3,30 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
-/// Until libc's own byte is known, and where it has none.
+/// Used until libc's own byte is found, or if it has none.
 static MANY: AtomicU8 = AtomicU8::new(0);
 static ALONE: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const MANY).cast_mut());
 
-/// Looks up what libc tells of it (glibc from 2.32 on), before the program's code runs.
+/// Finds libc's byte (glibc from 2.32 on), before the program's code runs.
 pub(crate) fn find() {
-    // SAFETY: the name ends with 0, and RTLD_DEFAULT is a handle that dlsym(3) knows.
+    // SAFETY: the name ends with 0, and RTLD_DEFAULT is a handle that dlsym(3) accepts.
     let byte = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     if !byte.is_null() {
         ALONE.store(byte.cast(), Relaxed);
     }
 }
 
-/// The calling thread, among those that live; not 0.
+/// Identifies the calling thread among those that live; not 0.
 #[inline]
 pub(crate) fn own() -> usize {
     // SAFETY: libc's address of this thread's errno.
     unsafe { libc::__errno_location() }.addr()
 }
 
-/// Whether no other thread runs. One that does may end unseen: then it is false for longer.
+/// Whether no other thread runs. The end of a thread may go unnoticed: then it stays false for
+/// longer.
 #[inline(always)]
 pub(crate) fn is_alone() -> bool {
-    // SAFETY: `MANY`, or the char of <sys/single_threaded.h>, which is there as long as libc is.
+    // SAFETY: `MANY`, or the char of <sys/single_threaded.h>, which lives as long as libc.
     unsafe { &*ALONE.load(Relaxed) }.load(Relaxed) != 0
 }

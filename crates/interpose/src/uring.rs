@@ -1,9 +1,9 @@
-//! io_uring, by which a program reads and writes past libc.
+//! io_uring, by which a program reads and writes without libc.
 //!
-//! A ring that is made and entered through syscall(2), as libuv and Rust's `io-uring` do, is followed: its submissions are
-//! read before the kernel has them ([`rings`]; what they mean for sockets is in `calls`). In a process with any other
-//! nothing is promoted. liburing has system calls of its own; only what it made before the first connection is offered
-//! is found.
+//! A ring that is created and entered through syscall(2), as libuv and Rust's `io-uring` do, is
+//! tracked: its submissions are read before the kernel gets them ([`rings`]; `calls` applies them
+//! to sockets). A process with any other ring promotes nothing. liburing has system calls of its
+//! own; its rings are found only if they were created before the first connection is offered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,35 +17,35 @@ pub(crate) mod rings;
 
 static UNSEEN: AtomicBool = AtomicBool::new(false);
 static TRUSTED: AtomicBool = AtomicBool::new(false);
-/// What was promoted went back to TCP.
+/// All connections were demoted.
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user says that rings which nobody sees being entered touch no sockets. Bytes that went past the library on
-/// any connection are the proof that this is not so.
+/// Sets whether the user states that untracked rings touch no sockets. Bytes that bypassed the
+/// library on any connection disprove this.
 pub(crate) fn trusts(trusted: bool) {
     TRUSTED.store(trusted, Ordering::Relaxed);
 }
 
-/// Whether this process has a ring whose submissions nobody sees, and which may touch sockets.
+/// Whether this process has an untracked ring that may touch sockets.
 pub(crate) fn is_unseen() -> bool {
     UNSEEN.load(Ordering::Relaxed) && !TRUSTED.load(Ordering::Relaxed)
 }
 
-/// It has one from here on. True, once: what is promoted has to go back to TCP.
+/// This process has an untracked ring from here on. True, once: all connections have to be demoted.
 pub(crate) fn becomes_unseen(obstacle: RingObstacle) -> bool {
     stats::met_ring(obstacle);
     UNSEEN.store(true, Ordering::Relaxed);
     is_unseen() && !LEFT.swap(true, Ordering::Relaxed)
 }
 
-/// As if there had been none: for a fuzzer, each of whose scripts may end promotion.
+/// Resets the state: for a fuzzer, each of whose scripts may end promotion.
 #[cfg(fuzzing)]
 pub fn forget() {
     UNSEEN.store(false, Ordering::Relaxed);
     LEFT.store(false, Ordering::Relaxed);
 }
 
-/// Looks for one among the descriptors, before anything is promoted.
+/// Searches the descriptors for an untracked ring, before anything is promoted.
 pub(crate) fn look() {
     if found().unwrap_or(false) {
         stats::met_ring(maker());
@@ -65,7 +65,7 @@ fn found() -> rustix::io::Result<bool> {
     Ok(false)
 }
 
-/// Whether it is a ring whose submissions are not read. One that another thread is making, or closing, is none.
+/// Whether it is an untracked ring. One that another thread is creating or closing is none.
 pub(crate) fn is_unfollowed(fd: i32) -> bool {
     let looks_so = || !matches!(table::entry(fd), Entry::Ring(_) | Entry::ClosingRing) && is_ring(fd);
     for _ in 0..AWAITED {
@@ -77,20 +77,21 @@ pub(crate) fn is_unfollowed(fd: i32) -> bool {
         }
         std::thread::yield_now();
     }
-    // The last that was made may have been this one.
+    // The one created last may have been this one.
     looks_so()
 }
 
-/// Yields to threads that make rings: this one may be a signal handler that has interrupted one of them.
+/// Yields to threads that create rings: this may be a signal handler that has interrupted one of
+/// them.
 const AWAITED: u32 = 1000;
 
-/// Whether it is a ring, as proc(5) has it.
+/// Whether it is a ring, by proc(5).
 fn is_ring(fd: i32) -> bool {
     let target = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new());
     target.is_ok_and(|target| target.as_bytes() == b"anon_inode:[io_uring]")
 }
 
-/// What enters rings unseen, by the libraries that are mapped.
+/// The kind of untracked ring, by the libraries that are mapped.
 pub(crate) fn maker() -> RingObstacle {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
     match maps.windows(LIBURING.len()).any(|part| part == LIBURING) {

@@ -9,15 +9,15 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     if table::is_foreign(fd) { real::read(fd, buffer, count) } else { ours::read(fd, buffer, count) }
 }
 
-/// Whether read(2) and write(2) come to the socket: 0 bytes and what is no memory are answered
+/// Whether read(2) and write(2) reach the socket: the kernel handles 0 bytes and invalid memory
 /// before.
 #[inline(always)]
 fn moves(buffer: *const c_void, count: size_t) -> bool {
     count > 0 && is_range(buffer.cast(), count)
 }
 
-/// The same calls on descriptors that may be ours: apart, so that others cost a look and a
-/// jump, and no frame.
+/// The same calls on descriptors that may be tracked: separate, so that other descriptors cost a
+/// check and a jump, and no frame.
 mod ours {
     use super::*;
 
@@ -62,14 +62,14 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     }
 }
 
-/// RWF_HIPRI, DSYNC, SYNC, NOWAIT, APPEND and NOAPPEND, of which one means something to sockets.
+/// RWF_HIPRI, DSYNC, SYNC, NOWAIT, APPEND and NOAPPEND; sockets use one of them.
 const SOCKETS_TAKE: c_int = 0x3f;
 
 fn waits(flags: c_int) -> c_int {
     if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 }
 }
 
-/// preadv2(2) that names no place is readv(2), which sockets know.
+/// preadv2(2) without an offset is readv(2), which sockets support.
 pub unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let plain = || real::preadv2(fd, iov, count, offset, flags);
     let socket = watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0);
@@ -79,7 +79,7 @@ pub unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t,
     }
 }
 
-/// As [`preadv2`], of writev(2).
+/// As [`preadv2`], for writev(2).
 pub unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let plain = || real::pwritev2(fd, iov, count, offset, flags);
     let socket = watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0);
@@ -89,8 +89,8 @@ pub unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t
     }
 }
 
-/// A socket, and what a vector names; `None` where readv(2) and writev(2) do not come to it: no bytes,
-/// and what is no vector, are answered before.
+/// A socket and the pieces of a vector; `None` if readv(2) and writev(2) do not reach the socket:
+/// the kernel handles 0 bytes and invalid vectors before.
 unsafe fn with_pieces(
     socket: Option<(u32, &'static Socket)>,
     iov: *const iovec,
@@ -135,7 +135,7 @@ pub unsafe fn recvfrom(
     if *address_length > c_int::MAX as socklen_t {
         return failed(libc::EINVAL);
     }
-    // tcp(7): a stream tells no source.
+    // tcp(7): a stream returns no source.
     *address_length = 0;
     count
 }
@@ -162,7 +162,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
         }
         (*message).msg_namelen = 0;
         let room = std::mem::take(&mut (*message).msg_controllen);
-        // As Linux leaves it.
+        // As Linux leaves them.
         (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         if let Some(left) = kept_errno(|| options::left_unread(socket.1, fd)) {
             add_control(message, room, left);
@@ -171,7 +171,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     count
 }
 
-/// Adds what TCP_INQ asks for, as far as there is room (`put_cmsg`).
+/// Adds the control message of TCP_INQ, as far as there is room (`put_cmsg`).
 unsafe fn add_control(message: *mut msghdr, room: usize, left: c_int) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let value = left.to_ne_bytes();
@@ -189,15 +189,15 @@ unsafe fn add_control(message: *mut msghdr, room: usize, left: c_int) {
     (*message).msg_controllen = room.min(libc::CMSG_SPACE(value.len() as c_uint) as usize);
 }
 
-/// Whether sendmsg(2) and recvmsg(2) come to the socket: what is no message, and the flag of 32-bit
-/// programs, the kernel refuses before.
+/// Whether sendmsg(2) and recvmsg(2) reach the socket: the kernel first refuses invalid messages,
+/// and the flag of 32-bit programs.
 #[inline]
 fn comes_to_socket(message: *const msghdr, flags: c_int) -> bool {
     const MSG_CMSG_COMPAT: c_int = c_int::MIN;
     flags & MSG_CMSG_COMPAT == 0 && is_readable(message)
 }
 
-/// Descriptors that came in a message are another process's, too.
+/// Descriptors received in a message are another process's, too.
 unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
     if count >= 0 && (*message).msg_controllen > 0 {
         carried(message, |fd| {
@@ -208,19 +208,19 @@ unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t 
     count
 }
 
-/// Bytes: of more the kernel takes none (net.core.optmem_max).
+/// Bytes: the kernel refuses more (net.core.optmem_max).
 const MOST_CONTROL: usize = 1 << 20;
 
 /// The descriptors that a message carries.
 unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
     let (control, length) = ((*message).msg_control.cast::<u8>(), (*message).msg_controllen);
-    // Without a socket of ours the kernel has just filled it.
+    // Without a tracked socket the kernel has just filled it.
     if length > MOST_CONTROL || (sockets::any() && !are_readable(control, length)) {
         return;
     }
     let mut header = libc::CMSG_FIRSTHDR(message);
     let end = control.addr() + length;
-    // The kernel refuses one that is longer than what is left.
+    // The kernel refuses one that is longer than the rest.
     while !header.is_null() && (*header).cmsg_len <= end - header.addr() {
         if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             let bytes = ((*header).cmsg_len).saturating_sub(libc::CMSG_LEN(0) as usize);
@@ -274,7 +274,7 @@ pub unsafe fn recvmmsg(
         }
         (*message).msg_len = received as c_uint;
         done += 1;
-        // The time is looked at after a message only (recvmmsg(2), BUGS).
+        // The time is checked only after a message (recvmmsg(2), BUGS).
         if until.is_some_and(|until| clock::now() >= until) {
             break;
         }
@@ -325,7 +325,7 @@ pub unsafe fn sendto(
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
     if is_promoted(socket) && !address.is_null() {
-        // A stream does not use it (tcp(7)), but it has to be there.
+        // A stream does not use it (tcp(7)), but it has to be valid.
         if address_length as usize > size_of::<libc::sockaddr_storage>() {
             return failed(libc::EINVAL);
         }
@@ -357,7 +357,7 @@ fn is_promoted((_, socket): (u32, &'static Socket)) -> bool {
     socket.state() == State::Promoted
 }
 
-/// Whether an address and control data are there that a stream does not use, as the kernel looks at them before.
+/// Checks the address and control data, which a stream does not use, as the kernel does first.
 unsafe fn can_be_sent(message: &msghdr) -> Result<(), i32> {
     let named = if message.msg_name.is_null() { 0 } else { message.msg_namelen };
     if named > c_int::MAX as socklen_t {
@@ -375,7 +375,7 @@ unsafe fn can_be_sent(message: &msghdr) -> Result<(), i32> {
     }
 }
 
-/// Promoted sockets whose descriptors are sent to somebody leave their rings before.
+/// Demotes sockets whose descriptors are sent in a message.
 pub(super) unsafe fn hands_over(message: *const msghdr) {
     if sockets::any() && is_readable(message) && (*message).msg_controllen > 0 {
         carried(message, leaving::leave);
@@ -431,12 +431,12 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
-    // What the kernel refuses, or finds nothing to do for, moves nothing.
+    // Calls that the kernel refuses, or that do nothing, move no bytes.
     let moves = |other: c_int| {
         let is_pipe = || kernel::control(other, libc::F_GETPIPE_SZ, 0) >= 0;
         length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
     };
-    // Whatever is spliced is counted like any other bytes.
+    // Spliced bytes are counted like any others.
     if let Some(socket) = watched(output) {
         return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(
             || match moves(input) {

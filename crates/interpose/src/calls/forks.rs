@@ -1,4 +1,4 @@
-//! The ways to another process that goes on with this one's memory and descriptors.
+//! Calls that create another process with copies of this one's memory and descriptors.
 
 use super::*;
 
@@ -10,20 +10,20 @@ pub unsafe fn _Fork() -> pid_t {
     process::fork(|| real::_Fork())
 }
 
-/// Where a child of clone(2) begins.
+/// The start of a child of clone(2).
 struct Beginning {
     run: extern "C" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
 }
 
 extern "C" fn begin(beginning: *mut c_void) -> c_int {
-    // SAFETY: it stands on the stack of who called `clone` below, of which the child has a copy.
+    // SAFETY: it lies on the stack of the caller of `clone` below, of which the child has a copy.
     let Beginning { run, argument } = unsafe { beginning.cast::<Beginning>().read() };
     process::in_child();
     run(argument)
 }
 
-/// clone(2), a fork unless the child has this one's memory itself: then it is a thread, or like
+/// clone(2): a fork, unless the child shares this process's memory: then it is a thread, or like
 /// the child of a vfork(2).
 pub unsafe fn clone(
     run: Option<extern "C" fn(*mut c_void) -> c_int>,
@@ -47,7 +47,7 @@ pub unsafe fn clone(
     }
 }
 
-/// What a clone(2) of these flags makes, may be another process with this one's memory.
+/// A clone(2) with these flags may create another process that shares this one's memory.
 pub(super) fn shares_memory(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     match (has(libc::CLONE_VM), has(libc::CLONE_THREAD)) {
@@ -57,7 +57,7 @@ pub(super) fn shares_memory(flags: u64) {
     }
 }
 
-/// A thread is to have descriptors of its own, by the numbers of the others': here one table knows all.
+/// A thread is to have a descriptor table of its own: here one table serves all threads.
 pub(super) fn parts_descriptors() {
     kept_errno(|| {
         promoter::stop();
@@ -72,15 +72,15 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
     real::unshare(flags)
 }
 
-/// vfork(2) is about to be called: the next function of that name, which whoever asks jumps to. One that called
-/// it could not return twice.
+/// Before vfork(2): returns the next function of that name, for the caller to jump to. A function
+/// that called it could not return twice.
 pub extern "C" fn next_vfork() -> *const c_void {
     static NEXT: real::Next = real::Next::new(c"vfork");
     vfork::lends_memory();
     NEXT.address()
 }
 
-/// The arguments of clone3(2), as far as they tell whether it is a fork.
+/// The arguments of clone3(2) that decide whether it is a fork.
 #[repr(C)]
 struct Clone3 {
     flags: u64,
@@ -88,11 +88,12 @@ struct Clone3 {
     stack: u64,
 }
 
-/// clone3(2), by syscall(2).
+/// clone3(2), through syscall(2).
 pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
     let call = || real::syscall(libc::SYS_clone3, arguments as c_long, size as c_long, 0, 0, 0, 0);
     if !sockets::any() {
-        // Its flags are read once the kernel has: no address is tried here. By then a child of a vfork(2) has run.
+        // Its flags are read after the kernel has read them: no address is tried here. By then a
+        // child of a vfork(2) has run.
         vfork::lends_memory();
         let process = call();
         if process == 0 && arguments.cast::<Clone3>().read_unaligned().flags & libc::CLONE_VM as u64 == 0 {
@@ -113,7 +114,7 @@ pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
     }
 }
 
-/// forkpty(3), as glibc does it, whose own fork nobody sees.
+/// forkpty(3), as glibc does it: glibc's own fork bypasses this library.
 pub unsafe fn forkpty(
     terminal: *mut c_int,
     name: *mut c_char,
@@ -140,7 +141,7 @@ pub unsafe fn forkpty(
             if real::login_tty(theirs) != 0 {
                 _exit(1);
             }
-            // The first three numbers stand for the terminal.
+            // The first three numbers refer to the terminal.
             (0..=libc::STDERR_FILENO).for_each(descriptors::foreign);
             0
         }
@@ -152,7 +153,7 @@ pub unsafe fn forkpty(
     }
 }
 
-/// daemon(3), as glibc does it, whose own fork nobody sees.
+/// daemon(3), as glibc does it: glibc's own fork bypasses this library.
 pub unsafe fn daemon(stays: c_int, keeps: c_int) -> c_int {
     match fork() {
         -1 => return -1,

@@ -1,4 +1,4 @@
-//! The ways to handle a signal.
+//! Calls that install signal handlers.
 
 use libc::sighandler_t;
 
@@ -25,7 +25,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
         let keeps = action.sa_flags & libc::SA_RESETHAND == 0 && !vfork::borrows_memory();
         let handler = action.sa_sigaction;
         let mut status = -1;
-        // The place of `new` may be that of `old`.
+        // `new` and `old` may be the same address.
         was.sa_sigaction = signals::install(signal, handler, keeps, |handler| {
             action.sa_sigaction = handler;
             status = real::sigaction(signal, &raw const action, &raw mut was);
@@ -43,7 +43,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
     status
 }
 
-/// signal(2) in its variants, of which `call` is one.
+/// The variants of signal(2), of which `call` is one.
 fn simply(
     signal: c_int,
     handler: sighandler_t,

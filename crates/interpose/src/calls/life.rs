@@ -1,4 +1,4 @@
-//! The calls by which descriptors and processes come and go, and options.
+//! Calls that create and close descriptors and processes, and options.
 
 use super::*;
 
@@ -24,7 +24,8 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
     local_listen::connecting(fd, address, length);
     let call = || real::connect(fd, address, length);
     let family = address.cast::<libc::sa_family_t>();
-    // connect(2): it dissolves the association. Where there is no TCP socket the address is the kernel's alone to try.
+    // connect(2) with AF_UNSPEC dissolves the association. Without a TCP socket only the kernel
+    // tries the address.
     let is_nobody = sockets::any()
         && length as usize >= size_of::<libc::sa_family_t>()
         && is_readable(family)
@@ -81,7 +82,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
             // Options are inherited.
             socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Other processes' calls on the listener were not seen.
+            // Calls of other processes on the listener were not seen.
             let may_have =
                 listener.may_have_options.load(Ordering::Relaxed) || listener.holders.are_several();
             socket.may_have_options.store(may_have, Ordering::Relaxed);
@@ -97,7 +98,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR)
         && let Some(promoted) = socket.lock().promoted.as_deref_mut()
     {
-        // FIN comes behind what the ring holds; what is sent later is the kernel's to refuse.
+        // FIN comes behind the ring's bytes; the kernel refuses later ones.
         promoted.connection.kernel_sends();
         promoted.copy_untaken(fd);
         promoted.before_end(fd, true);
@@ -173,7 +174,7 @@ pub unsafe fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
     let (process, fd, flags) = (process.into(), fd.into(), flags.into());
     let new = real::syscall(libc::SYS_pidfd_getfd, process, fd, flags, 0, 0, 0) as c_int;
     if new >= 0 {
-        // What it is a copy of is not known here.
+        // The file that it refers to is not known here.
         descriptors::handed_over(new);
     }
     new
@@ -193,7 +194,7 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
-    // What lies at the new number is closed by the call, if it does anything: `fd` is open.
+    // If the call does anything it closes the file at the new number: `fd` is open.
     let before = real::errno();
     let borrows = vfork::borrows_sockets();
     if borrows {
@@ -215,7 +216,8 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         real::set_errno(before);
         call()
     };
-    // In the child of a vfork(2) the call replaces the child's copy alone; without a socket nothing is hidden.
+    // In the child of a vfork(2) the call replaces only the child's copy; without a socket nothing
+    // is hidden.
     let is_plain = borrows || fd == new || !sockets::any();
     let status = if is_plain { call() } else { promoter::replacing(fd, new, call) };
     if status >= 0 {
@@ -226,7 +228,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     if command == libc::F_SETFL && argument.addr() as c_int & libc::O_ASYNC != 0 {
-        // The kernel sends a signal for each arrival, which it has to see.
+        // The kernel sends a signal for each arrival, so that all have to go through it.
         kept_errno(|| leaving::leave_for_option(fd));
     }
     let result = real::fcntl(fd, command, argument);
@@ -283,7 +285,7 @@ pub unsafe fn getsockopt(
     let ours = table::socket(fd).and_then(|socket| options::get(fd, socket, level, name, value, length));
     let status = ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length));
     if status == 0 && local_listen::hides_option(fd, level, name) {
-        // The kernel has just written so many bytes there.
+        // The kernel has just written that many bytes there.
         value.write_bytes(0, *length as usize);
     }
     status
@@ -336,13 +338,13 @@ pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulon
     real::prctl(option, a, b, c, d)
 }
 
-/// fdopen(3): the C library's own calls read and write from then on.
+/// fdopen(3): from then on the C library's own calls read and write.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     leaving::leave(fd);
     real::fdopen(fd, mode)
 }
 
-/// A function of libc's own reads or writes the descriptor next.
+/// A function of libc reads or writes the descriptor next.
 pub fn read_by_libc(fd: c_int) {
     leaving::leave(fd);
 }
@@ -353,7 +355,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
     real::posix_spawn_file_actions_adddup2(actions, fd, new)
 }
 
-/// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
+/// fclose(3) of a stream made by fdopen(3) closes its descriptor inside libc.
 pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
     if sockets::any() && is_readable(stream) {
         // No stream is a ring's.
@@ -377,7 +379,7 @@ pub unsafe fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, argu
     print(fd, |text| real::__vasprintf_chk(text, flag, format, arguments))
 }
 
-/// dprintf(3) to a socket: the C library would write by itself.
+/// dprintf(3) to a socket: the C library's would write inside libc.
 unsafe fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
     let mut text = std::ptr::null_mut();
     let count = format(&raw mut text);
@@ -398,7 +400,7 @@ unsafe fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -> c_
     if done < length { -1 } else { count }
 }
 
-/// Two descriptors of other kinds were made, if `status` is 0; returns it.
+/// Two descriptors of other kinds were created, if `status` is 0; returns it.
 ///
 /// # Safety
 ///
@@ -411,24 +413,24 @@ pub unsafe fn made_pair(status: c_int, pair: *const c_int) -> c_int {
     status
 }
 
-/// A descriptor of any other kind was made.
+/// A descriptor of any other kind was created.
 #[inline]
 pub fn made(fd: c_int) -> c_int {
     descriptors::foreign(fd);
     fd
 }
 
-/// _exit(2): the summary comes first.
+/// _exit(2): the summary is written first.
 pub unsafe fn _exit(status: c_int) -> c_int {
     vfork::diverges_no_more();
     crate::finish();
     real::_exit(status)
 }
 
-/// Another program is about to take the place of this process, or of the child of a vfork(2),
-/// which inherits what its parent has as well, but may have put other files at the numbers.
+/// Another program is about to replace this process, or the child of a vfork(2). The latter
+/// inherits its parent's descriptors, too, but may have other files at their numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
-    // The descriptors of the child of a vfork(2) are not those of the table.
+    // The child of a vfork(2) has other descriptors than the table.
     let kept = if vfork::borrows_sockets() { Vec::new() } else { leaving::keep_here(true) };
     crate::start::before_exec();
     if !vfork::borrows_sockets() {
@@ -440,7 +442,7 @@ fn before_exec() -> Vec<(c_int, u64)> {
         let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);
         if cookie.is_none_or(|cookie| kept_errno(|| kernel::cookie(fd)) == cookie) {
             match leaving::stays_here(fd, false) {
-                // In the table of the child, which is its own.
+                // In the table of the child.
                 true => kernel::set_close_at_exec(fd, true),
                 false => leaving::leave(fd),
             }
@@ -454,7 +456,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Calls an exec, which comes back only if it fails.
+/// Makes an exec, which returns only if it fails.
 unsafe fn executes(environment: *const *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let kept = before_exec();
     let inherits = local_listen::before_exec(environment);

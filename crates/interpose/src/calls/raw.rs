@@ -1,4 +1,4 @@
-//! syscall(2), by which some programs do what libc has functions for.
+//! syscall(2), by which some programs make calls that libc has functions for.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::forks::{clone3, shares_memory};
 use super::submissions;
 use super::*;
 
-/// What is left of a time is told by these calls themselves, not by their functions in libc.
+/// These calls return the remaining time, and their functions in libc do not.
 struct Clock {
     began: Instant,
     limit: Option<Duration>,
@@ -21,7 +21,7 @@ impl Clock {
         Clock { began: clock::now(), limit }
     }
 
-    /// What cannot be told does no harm.
+    /// A failure to return it is ignored.
     unsafe fn tell(&self, timeout: *mut timespec) {
         if let Some(limit) = self.limit
             && is_writable(timeout)
@@ -94,7 +94,7 @@ pub unsafe fn syscall(
         libc::SYS_dup => dup(fd),
         libc::SYS_prctl => prctl(fd, b as c_ulong, c as c_ulong, d as c_ulong, e as c_ulong),
         libc::SYS_seccomp => {
-            // Without a filter libraries only ask what there is.
+            // Without a filter libraries only query what is supported.
             let is_filter = a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0;
             if is_filter || a as c_uint == libc::SECCOMP_SET_MODE_STRICT {
                 confined::before();
@@ -175,19 +175,19 @@ pub unsafe fn syscall(
     c_long::from(status)
 }
 
-/// Null means something to these calls. What else does not lie there is for the kernel to refuse: libc's functions would
-/// look at it. Without a socket of ours the kernel has the call.
+/// Null is valid for these calls. The kernel refuses other invalid addresses: libc's functions
+/// would access them. Without a tracked socket the kernel gets the call.
 fn lies_there<T>(address: *const T) -> bool {
     (sockets::any() || local_listen::is_on()) && (address.is_null() || is_readable(address))
 }
 
-/// An offset of -1, in two halves: the calls that take one then do what those without do.
+/// An offset of -1, in two halves: the calls then do the same as those without an offset.
 fn is_no_place(low: c_long, high: c_long) -> bool {
-    // Of 64-bit systems only the first half counts (preadv(2)).
+    // On 64-bit systems only the first half counts (preadv(2)).
     low == -1 && (high == 0 || high == -1)
 }
 
-/// Calls that only the processors of old have.
+/// Calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 mod older {
     use super::*;
@@ -234,7 +234,7 @@ mod older {
     }
 }
 
-/// Calls that only the processors of old have: this is none.
+/// Calls that only older architectures have: this is none.
 #[cfg(not(target_arch = "x86_64"))]
 mod older {
     pub(super) use crate::real::syscall;

@@ -25,7 +25,7 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
     local_listen::control(set, operation, fd, event, call)
 }
 
-/// A wait whose events have nowhere to go, as the kernel finds out once there are some.
+/// A wait whose buffer is invalid, which the kernel notices once there are events.
 unsafe fn unreachable_memory(
     set: c_int,
     promoted: &'static Set,
@@ -41,7 +41,7 @@ unsafe fn unreachable_memory(
     count
 }
 
-/// A wait in a set, which `call` makes, for as long as `limit` says: `None`: the kernel refuses it.
+/// A wait in a set, made by `call`, with the timeout `limit`; `None`: the kernel refuses it.
 #[inline(always)]
 unsafe fn in_set(
     set: c_int,
@@ -94,7 +94,7 @@ pub unsafe fn epoll_pwait2(
     in_set(set, events, most, || limit_at(timeout), mask, call)
 }
 
-/// How long to wait; `None`: the kernel refuses it.
+/// The timeout; `None`: the kernel refuses it.
 unsafe fn limit_at(timeout: *const timespec) -> Option<Limit> {
     match timeout.is_null() {
         true => Some(Limit::Never),
@@ -103,8 +103,9 @@ unsafe fn limit_at(timeout: *const timespec) -> Option<Limit> {
     }
 }
 
-/// A wait in a set that has promoted sockets, or may get some meanwhile; `call` is the program's own. Apart, so that
-/// from others' waits nothing comes back here, where little is in the cache after a sleep.
+/// A wait in a set that has promoted sockets, or may get some meanwhile; `call` is the program's
+/// own. Not inlined, so that other waits do not return through here: the cache is cold after a
+/// sleep.
 #[inline(never)]
 unsafe fn wait(
     set: c_int,
@@ -116,7 +117,7 @@ unsafe fn wait(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     match promoted {
-        // The kernel looks at it first.
+        // The kernel checks the mask first.
         Some(_) if !mask.is_null() && !is_readable(mask.cast::<u64>()) => call(),
         Some(promoted) if most > 0 && is_writable(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
@@ -126,7 +127,8 @@ unsafe fn wait(
     }
 }
 
-/// The descriptors of a poll, if promoted sockets are among them; listeners get to know of it.
+/// The descriptors of a poll, if promoted sockets are among them; also records that listeners are
+/// polled.
 unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
     let is_on = local_listen::is_on();
     if !(sockets::any() || is_on) || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
@@ -164,7 +166,7 @@ pub unsafe fn ppoll(
     real::ppoll(fds, count, timeout, mask)
 }
 
-/// As in [`promoted_among`], of select(2).
+/// As [`promoted_among`], for select(2).
 unsafe fn listeners_in(count: c_int, sets: Sets) {
     if local_listen::is_on() {
         selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise);
@@ -198,7 +200,7 @@ pub unsafe fn select(
     let began = clock::now();
     let ready = selecting::wait(count, sets, limit, std::ptr::null());
     if let (Some(timeout), Limit::After(limit)) = (timeout.as_mut(), limit) {
-        // Linux's select leaves the time that was not slept (select(2)).
+        // Linux's select writes the remaining time (select(2)).
         let left = limit.saturating_sub(clock::elapsed(began));
         timeout.tv_sec = left.as_secs() as i64;
         timeout.tv_usec = i64::from(left.subsec_micros());

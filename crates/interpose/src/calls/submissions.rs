@@ -1,4 +1,4 @@
-//! The system calls of io_uring, and what submissions mean for sockets and sets of this process.
+//! The system calls of io_uring, and the effect of submissions on sockets and sets of this process.
 
 use promote::summary::RingObstacle;
 
@@ -16,25 +16,29 @@ const OP_SPLICE: u8 = 30;
 const OP_TEE: u8 = 33;
 const OP_SHUTDOWN: u8 = 34;
 const OP_FIXED_FD_INSTALL: u8 = 54;
-/// Those whose first word is no descriptor: NOP, POLL_REMOVE, timeouts, ASYNC_CANCEL, buffers, SOCKET, WAITID, futexes,
-/// PIPE, NOP128.
+/// Operations whose first word is no descriptor: NOP, POLL_REMOVE, timeouts, ASYNC_CANCEL, buffers,
+/// SOCKET, WAITID, futexes, PIPE, NOP128.
 const OF_NO_FILE: [u8; 15] = [0, 7, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53, 62, 63];
-/// Of io_uring_enter(2): it waits for completions; the ring's descriptor is the number of a registered one.
+/// Flags of io_uring_enter(2): wait for completions; the descriptor is the index of a registered
+/// ring.
 const ENTER_GETEVENTS: c_long = 1;
 const ENTER_REGISTERED_RING: c_long = 1 << 4;
-/// Of io_uring_register(2): those that name no file, and the one that names files in an array.
+/// Operations of io_uring_register(2): those that take no file, and the one that takes an array of
+/// files.
 const REGISTER_FILES: c_uint = 2;
 const HARMLESS: [c_uint; 24] =
     [0, 1, 3, 4, 5, 7, 8, 9, 10, 12, 15, 16, 17, 18, 19, 22, 23, 24, 25, 26, 27, 28, 29, 35];
 
-/// This process has a ring whose submissions nobody sees: all is the kernel's, unless the user says what the ring is for.
+/// This process has an untracked ring: all connections are demoted, unless the user states that the
+/// ring is for files.
 fn loses_sight(obstacle: RingObstacle) {
     if uring::becomes_unseen(obstacle) {
         kept_errno(|| leaving::leave_all(Reason::IoUring));
     }
 }
 
-/// A ring that was followed does what the library cannot follow: that is seen, whatever the user says.
+/// A tracked ring does what the library cannot track: this was seen, so that the user's statement
+/// does not apply.
 fn give_up() {
     uring::trusts(false);
     loses_sight(RingObstacle::Use);
@@ -108,7 +112,7 @@ pub(super) unsafe fn enter(
     let is_registered = flags & ENTER_REGISTERED_RING != 0;
     let number = match table::entry(fd) {
         Entry::Ring(number) if !is_registered => number,
-        // Its entries are no longer read, and the kernel's descriptor may still be there.
+        // Its entries are no longer read, and the kernel's descriptor may still be open.
         Entry::ClosingRing if !is_registered => {
             real::set_errno(libc::EBADF);
             return -1;
@@ -123,7 +127,7 @@ pub(super) unsafe fn enter(
     let most = kept_errno(|| rings::submits(number, count, |entry| submit(entry)));
     let status = match most == count {
         true => call(count.into(), wanted, flags),
-        // As the kernel does it where the queue has fewer than the call submits: it waits for none.
+        // As the kernel does if the queue has fewer than the call submits: it waits for none.
         false => call(most.into(), 0, flags & !ENTER_GETEVENTS),
     };
     let submitted = c_uint::try_from(status).unwrap_or(0);
@@ -133,7 +137,7 @@ pub(super) unsafe fn enter(
     status
 }
 
-/// A submission is about to be the kernel's. True: it is done.
+/// A submission is about to go to the kernel. True: it is done already.
 unsafe fn submit(entry: rings::Entry) -> bool {
     match entry.operation {
         OP_EPOLL_CTL => {
@@ -142,26 +146,26 @@ unsafe fn submit(entry: rings::Entry) -> bool {
                 return false;
             }
             if !entry.is_certain || entry.other_fd != 0 {
-                // It is to be done later than now, by another set, or to be refused.
+                // It runs later, or concerns another set, or will be refused.
                 give_up();
                 return false;
             }
             let is_done = epoll_ctl(set, operation, fd, entry.address as *mut epoll_event) == 0;
             if !is_done && let Entry::Set(set) = table::entry(set) {
-                // The kernel, which refuses it, has to know what this set has.
+                // The kernel will refuse it, by the members that this set has.
                 sets::at(set).lock().tell_kernel();
             }
             return is_done;
         }
         OP_SHUTDOWN if !entry.is_of_registered_file() => return shuts_down(entry),
-        // What it accepts is made known by its first use.
+        // An accepted descriptor is classified at its first use.
         OP_ACCEPT => {}
         OP_CONNECT if !entry.is_of_registered_file() => {
             let length = entry.offset as socklen_t;
             connects(entry.fd, entry.address as *const sockaddr, length);
         }
         OP_CLOSE => return closes(entry),
-        // Of a file that a ring has as well.
+        // They concern a file that a ring has registered, too.
         OP_FILES_UPDATE | OP_FIXED_FD_INSTALL => give_up(),
         operation if OF_NO_FILE.contains(&operation) => {}
         operation => {
@@ -178,19 +182,19 @@ unsafe fn submit(entry: rings::Entry) -> bool {
     false
 }
 
-/// The kernel refuses it otherwise.
+/// Otherwise the kernel refuses it.
 fn has_no_more_than_length(entry: rings::Entry) -> bool {
     (entry.offset, entry.address, entry.other_fd) == (0, 0, 0)
 }
 
-/// The kernel is about to shut down a socket. True: it is done.
+/// The kernel is about to shut down a socket. True: it is done already.
 unsafe fn shuts_down(entry: rings::Entry) -> bool {
     let socket = table::socket(entry.fd).filter(|_| entry.is_certain);
     if socket.is_some_and(|socket| socket.state() == State::Promoted) && has_no_more_than_length(entry) {
-        // What it refuses the kernel refuses, too.
+        // The kernel refuses the same arguments.
         return shutdown(entry.fd, entry.length as c_int) == 0;
     }
-    // On TCP, and at a listener, what was submitted before comes first.
+    // On TCP, and for a listener, earlier submissions come first.
     local_listen::shut_down(entry.fd);
     if socket.is_none_or(Socket::is_connected) {
         belongs_to_kernel(entry.fd);
@@ -198,7 +202,8 @@ unsafe fn shuts_down(entry: rings::Entry) -> bool {
     false
 }
 
-/// The kernel is about to connect a socket, which may be promoted then, unless it was connected before.
+/// The kernel is about to connect a socket, which may be promoted then, unless it was connected
+/// before.
 unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
     local_listen::connecting(fd, address, length);
     match watched(fd) {
@@ -209,17 +214,19 @@ unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
     }
 }
 
-/// The kernel is about to close a descriptor, or a registered file, which is none; it closes no ring. True: it is closed.
+/// The kernel is about to close a descriptor, or a registered file, which is none; it closes no
+/// ring. True: it is closed already.
 unsafe fn closes(entry: rings::Entry) -> bool {
     let is_registered = entry.is_of_registered_file() || entry.other_fd != 0;
     if is_registered || matches!(table::entry(entry.fd), Entry::Ring(_)) {
         return false;
     }
     if !entry.is_certain || entry.length != 0 || !has_no_more_than_length(entry) {
-        // It may not come to that.
+        // It may not be executed.
         leaving::leave_for(entry.fd, Reason::IoUring);
     } else if table::socket(entry.fd).is_some_and(|socket| socket.state() == State::Promoted) {
-        // The next submission may be about the other end, which cannot leave its ring between this close and FIN.
+        // The next submission may be about the peer, which could not be demoted between this close
+        // and FIN.
         return close(entry.fd) == 0;
     }
     local_listen::closing(entry.fd);
@@ -231,7 +238,7 @@ fn is_ours(fd: c_int) -> bool {
     matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_))
 }
 
-/// The kernel reads, writes or waits for what this descriptor stands for.
+/// The kernel reads, writes or polls this descriptor.
 fn belongs_to_kernel(fd: c_int) {
     let entry = match table::entry(fd) {
         // A ring may have accepted it.

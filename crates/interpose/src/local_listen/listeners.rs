@@ -1,4 +1,4 @@
-//! The listeners of this process, and how siblings of theirs come and go.
+//! The listeners of this process, and how their siblings are created and closed.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -37,9 +37,9 @@ pub(super) use options::may_be_shut_down;
 pub(crate) use options::{hides_option, set_option, shut_down, waits_otherwise};
 pub(crate) use process::{changes_user, confined, forked, hold_still};
 
-/// A listening socket of the program's, shared by what waits for it.
+/// A listening socket of the program.
 struct Listener {
-    /// Descriptors that name it, and one of them.
+    /// Descriptors that refer to it, and one of them.
     names: u32,
     fd: c_int,
     backlog: c_int,
@@ -47,18 +47,18 @@ struct Listener {
     owner: u32,
     /// The program itself set SO_REUSEPORT.
     own_group: bool,
-    /// This module set it.
+    /// This library set it.
     late: bool,
-    /// `None`: it is left as it is.
+    /// `None`: it gets no siblings.
     steering: Option<Steering>,
     /// Siblings that were made while this process could still bind them.
     reserve: Vec<c_int>,
-    /// The siblings' places in the steering, by their sets.
+    /// The slots of the siblings in the steering, by set.
     slots: Vec<(usize, Slot)>,
     /// Siblings of sets that do not wait for the listener now.
     paused: Vec<(usize, c_int)>,
     waiters: Waiters,
-    /// [`Word::Waits`] was said of it.
+    /// [`Word::Waits`] was printed for it.
     is_known_to_wait: bool,
 }
 
@@ -66,12 +66,12 @@ struct Listener {
 #[derive(Clone, Copy)]
 enum Waiters {
     None,
-    /// In the listener's own process: siblings begin with a second one.
+    /// In the listener's own process: siblings begin with a second set.
     One(Place),
     Several,
 }
 
-/// A listener in an epoll set, and what the program asks there.
+/// A listener in an epoll set, with its event there.
 #[derive(Clone, Copy)]
 struct Place {
     set: usize,
@@ -87,24 +87,25 @@ struct State {
 unsafe impl Sync for State {}
 
 static STATE: State = State { lock: Lock::new(), listeners: UnsafeCell::new([const { None }; LISTENERS]) };
-/// A descriptor of each set, and 1; 0: free.
+/// A descriptor of each set, plus 1; 0: free.
 static SET_DESCRIPTORS: [AtomicI32; SETS] = [const { AtomicI32::new(0) }; SETS];
 /// The library's own descriptors have at least this number.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
-/// The kernel refused the program once: it is not asked again.
+/// The kernel has refused the program: it is not tried again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Siblings made at most before a process changes its user: for as many threads.
+/// Siblings that are made at most before a process changes its user: one for each thread.
 const RESERVE: usize = 16;
 
-/// Without a hold of its own in what runs while its thread forks, which holds the lock itself.
+/// Without a hold of its own in code that runs while its thread forks, which holds the lock itself.
 struct Guard<'a>(&'a State, Option<Held<'a>>);
 
 fn listeners() -> Guard<'static> {
     Guard(&STATE, (!process::forks()).then(|| STATE.lock.hold()))
 }
 
-/// Lines of who holds the lock: written when it is free, as a pipe that is full would keep it.
+/// Lines from holders of the lock: written once it is free, since a write to a full pipe would keep
+/// it held.
 static UNSAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn unsaid() -> MutexGuard<'static, Vec<String>> {
@@ -155,14 +156,15 @@ pub(crate) fn start(settings: &Settings) {
         return;
     }
     let steering = Inherited::among(open.iter().filter_map(|fd| real::borrow(*fd)));
-    // The option may be an earlier library's. Where it is the program's, there are several at one address.
+    // The option may have been set by an earlier library. If the program set it, several listeners
+    // have one address.
     let addresses: Vec<_> = inherited.iter().map(|fd| kernel::address(*fd)).collect();
     for (fd, address) in inherited.iter().zip(&addresses) {
         const MOST: c_int = 65_535; // the kernel cuts it at net.core.somaxconn
         let own_group = addresses.iter().filter(|other| *other == address).count() > 1;
         note(*fd, MOST, Some((own_group, &steering)));
     }
-    // Steering that a listener took over has other descriptors by now. A child would inherit these.
+    // A listener's steering has duplicates of these by now, which a child would inherit.
     steering.iter().flat_map(Inherited::descriptors).for_each(sibling::close);
 }
 
@@ -174,8 +176,8 @@ pub(crate) fn listened(fd: c_int, backlog: c_int) {
     }
 }
 
-/// `executed`: for a listener that the program inherited by exec, whether the program before set SO_REUSEPORT itself,
-/// and all steering that was inherited.
+/// `executed`: for a listener that was inherited by exec: whether the earlier program set
+/// SO_REUSEPORT itself, and all inherited steering.
 fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
     if vfork::borrows_memory() {
         return;
@@ -225,8 +227,8 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
     });
 }
 
-/// Whether the program has other listeners at the address of this one, which it put into one group itself: their group
-/// is left to it.
+/// Whether the program has other listeners at this address, in a group of its own: then the group
+/// is left alone.
 fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
     let Some(address) = kernel::address(fd) else { return false };
     let mut is_shared = false;
@@ -243,7 +245,7 @@ fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
     is_shared
 }
 
-/// Before any fork, so that all workers share it.
+/// Made before any fork, so that all workers share it.
 fn steering(fd: c_int, inherited: &[Inherited<'_>]) -> Option<Steering> {
     if REFUSED.load(Relaxed) {
         return None;
@@ -256,7 +258,8 @@ fn steering(fd: c_int, inherited: &[Inherited<'_>]) -> Option<Steering> {
     steering.ok()
 }
 
-/// A change of a listener in an epoll set, which the kernel has made; `None`: it left the set.
+/// Records a change of a listener in an epoll set, which the kernel has made; `None`: it was
+/// removed.
 #[cold]
 pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll_event>) {
     if vfork::borrows_memory() {
@@ -281,7 +284,7 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
     };
     match outcome {
         Ok(()) => {}
-        // It may wait otherwise later.
+        // It may wait in another way later.
         Err(Word::Waits) if listener.is_known_to_wait => {}
         Err(Word::Waits) => {
             listener.is_known_to_wait = true;
@@ -291,7 +294,7 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
     }
 }
 
-/// Many waits reported a listener, and no accept of this library followed.
+/// Many waits reported a listener, and no accept through this library followed.
 #[cold]
 pub(super) fn accepts_unseen(number: usize) {
     if !vfork::borrows_memory()
@@ -301,7 +304,7 @@ pub(super) fn accepts_unseen(number: usize) {
     }
 }
 
-/// A wait begins in a set that listeners have left.
+/// A wait begins in a set from which listeners were removed.
 #[cold]
 pub(super) fn settle(set: usize) {
     for (number, listener) in listeners().iter_mut().enumerate() {
@@ -312,7 +315,7 @@ pub(super) fn settle(set: usize) {
     }
 }
 
-/// The number of a set, which it gets with its first listener.
+/// The number of a set, assigned with its first listener.
 fn set_number(epfd: c_int) -> Option<usize> {
     if !descriptors::is_followed(epfd) {
         return None;
@@ -366,7 +369,7 @@ impl Listener {
         }
     }
 
-    /// As the kernel has it: the flag is the open file's, which other processes may have changed.
+    /// From the kernel: the flag belongs to the open file, and other processes may have changed it.
     fn blocks(&self) -> bool {
         kernel::control(self.fd, libc::F_GETFL, 0) & libc::O_NONBLOCK == 0
     }
@@ -380,7 +383,7 @@ impl Listener {
         self.begin(number, place, sibling)?;
         say(format_args!("local-listen: {} has a queue of its own here", word::name(self.fd)));
         if threads::is_alone() {
-            // The others were for threads.
+            // The others were for more threads.
             self.reserve.drain(..).for_each(close);
         }
         Ok(())
@@ -388,7 +391,7 @@ impl Listener {
 
     fn make_sibling(&mut self) -> Result<c_int, Word> {
         if !self.own_group && !self.late {
-            // After the program's own bind(2), which found the address in use where it is.
+            // Set after the program's own bind(2), which failed if the address was in use.
             kernel::set(self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1);
             self.late = true;
         }
@@ -400,7 +403,7 @@ impl Listener {
         Err(Word::Descriptors)
     }
 
-    /// From here on connections come to the sibling.
+    /// Starts steering connections to the sibling.
     fn begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
         let begun = self.try_to_begin(number, place, sibling);
         if begun.is_err() {
@@ -410,10 +413,10 @@ impl Listener {
     }
 
     fn try_to_begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
-        // What comes to a sibling that listens and cannot join is reset.
+        // A sibling that listens and cannot join would reset its connections.
         self.steering.as_ref().and_then(|steering| steering.probe().ok()).ok_or(Word::Bpf)?;
         sibling::listen(self.fd, sibling, self.backlog)?;
-        // The program is the group's, which the listener enters with its first sibling.
+        // The program belongs to the group, which the listener joins with its first sibling.
         let (shared, queue) = (real::borrow(self.fd), real::borrow(sibling));
         let (shared, queue) = shared.zip(queue).ok_or(Word::Descriptors)?;
         let steering = self.steering.as_mut().ok_or(Word::Bpf)?;
@@ -435,7 +438,7 @@ impl Listener {
         Ok(())
     }
 
-    /// A set waits for the listener no more: neither does it for the sibling.
+    /// The listener was removed from a set: removes the sibling as well.
     fn leave(&mut self, number: usize, set: usize) {
         if matches!(self.waiters, Waiters::One(place) if place.set == set) {
             self.waiters = Waiters::None;
@@ -445,7 +448,7 @@ impl Listener {
         let _ = change(set, libc::EPOLL_CTL_DEL, sibling, epoll_event { events: 0, u64: 0 });
         OF_SET[set].fetch_and(!(1 << number), Relaxed);
         if WAITED_IN.get() != set {
-            // Its thread may sleep on.
+            // Its thread may keep sleeping.
             return self.pause(number, set);
         }
         OUT_OF_SET[set].fetch_or(1 << number, Relaxed);
@@ -454,18 +457,18 @@ impl Listener {
         }
     }
 
-    /// What is in the sibling's queue goes to the others of the group.
+    /// Stops a sibling; its queue moves to the others of the group.
     fn pause(&mut self, number: usize, set: usize) {
         let Some(sibling) = forget(set, number) else { return };
         self.part(set);
-        // SAFETY: shutdown(2) takes numbers. A socket that no longer listens may do so again.
+        // SAFETY: shutdown(2) takes numbers. The socket may listen again later.
         unsafe { real::shutdown(sibling, libc::SHUT_RD) };
         self.paused.push((set, sibling));
     }
 
-    /// No more connections are steered to a set's sibling.
+    /// Stops steering connections to a set's sibling.
     fn part(&mut self, set: usize) {
-        // A child's handlers of its fork find the places of its parent.
+        // Fork handlers in the child still see the slots of the parent.
         let own = self.steering.as_ref().filter(|_| !process::is_forked());
         for (_, slot) in self.slots.extract_if(.., |(of, _)| *of == set) {
             if let Some(steering) = own {
@@ -474,7 +477,7 @@ impl Listener {
         }
     }
 
-    /// A set has no sibling any more; its queue goes to the others of the group.
+    /// Closes a set's sibling; its queue moves to the others of the group.
     fn release(&mut self, number: usize, set: usize) {
         if matches!(self.waiters, Waiters::One(place) if place.set == set) {
             self.waiters = Waiters::None;
@@ -486,13 +489,13 @@ impl Listener {
         self.paused.extract_if(.., |(paused, _)| *paused == set).for_each(|(_, sibling)| close(sibling));
     }
 
-    /// It is left as it is from here on, for a reason that will not pass.
+    /// Leaves the listener as it is from here on, for a permanent reason.
     fn give_up(&mut self, number: usize, word: Word) {
         if self.steering.is_none() {
             return;
         }
         let detaches = word == Word::Group && !self.slots.is_empty();
-        // While there is a program, by which what is in their queues goes to this one.
+        // While the program is attached, which moves their queues to this listener.
         self.release_all(number);
         if detaches {
             // It would send all connections to this one.
@@ -501,7 +504,7 @@ impl Listener {
         say(format_args!("{}", word.of(self.fd)));
     }
 
-    /// The same, without a word.
+    /// Releases all siblings.
     fn release_all(&mut self, number: usize) {
         (0..SETS).for_each(|set| self.release(number, set));
         self.reserve.drain(..).for_each(close);
@@ -520,12 +523,12 @@ impl Listener {
     }
 }
 
-/// The siblings of a listener that listen.
+/// The listening siblings of a listener.
 fn siblings(number: usize) -> impl Iterator<Item = c_int> {
     MEMBERS.iter().filter_map(move |set| set[number].descriptor())
 }
 
-/// Takes the sibling of a listener out of a set, as far as this process is concerned.
+/// Drops a listener's sibling in a set from this process's records.
 fn forget(set: usize, number: usize) -> Option<c_int> {
     let member: &Member = &MEMBERS[set][number];
     let sibling = member.descriptor()?;

@@ -1,24 +1,24 @@
-//! What each descriptor number is to this module.
+//! The kind of each descriptor in this module.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-/// It was asked for, and the process does not restrict its system calls.
+/// The option is on, and the process does not restrict its system calls.
 pub(super) static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether there are listen queues of workers' own.
+/// Whether workers have listen queues of their own.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Descriptors with a higher number are not followed.
+/// Descriptors with a higher number are not tracked.
 pub(super) const DESCRIPTORS: usize = 4096;
-/// Listeners of one process that are followed, and epoll sets that wait for any of them.
+/// Listeners of one process that are tracked, and epoll sets that wait for any of them.
 pub(super) const LISTENERS: usize = 32;
 pub(super) const SETS: usize = 128;
 
-/// What a descriptor is to this module.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Nothing,

@@ -1,5 +1,5 @@
-//! Where the listeners of this process that have had siblings are, for connections that
-//! it makes itself.
+//! The addresses of this process's listeners that have had siblings, for connections that it makes
+//! itself.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,7 +34,7 @@ pub(super) fn has_sibling(number: usize, address: SocketAddr) {
     place.port.store(address.port(), Relaxed);
 }
 
-/// The listeners that a connection to this address may come to.
+/// The listeners that may get a connection to this address.
 pub(super) fn at(target: SocketAddr) -> impl Iterator<Item = usize> {
     let reached = move |place: &Place| {
         let port = place.port.load(Relaxed);
@@ -43,7 +43,7 @@ pub(super) fn at(target: SocketAddr) -> impl Iterator<Item = usize> {
     PLACES.iter().enumerate().filter(move |(_, place)| reached(place)).map(|(number, _)| number)
 }
 
-/// A connection to no address goes to the machine itself.
+/// A connection to the unspecified address goes to the machine itself.
 fn reaches(target: IpAddr, listener: IpAddr) -> bool {
     target.is_unspecified() || target == listener || (listener.is_unspecified() && is_local(target))
 }
@@ -55,20 +55,20 @@ impl Place {
     }
 }
 
-/// The Internet address that the program gives to a call; `None`: another one, or none.
+/// The Internet address that the program passes to a call; `None`: another kind, or none.
 ///
 /// # Safety
 ///
 /// As connect(2).
 pub(super) unsafe fn named(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
-    // Without sin6_scope_id, as the kernel takes it, too.
+    // Without sin6_scope_id, which the kernel accepts, too.
     const LEAST_OF_V6: usize = 24;
     let length = length as usize;
     if length < size_of::<libc::sockaddr_in>() || !is_readable(address) {
         return None;
     }
-    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port
-    // at the same place.
+    // SAFETY: it can be read, and the caller's promise. An IPv6 address has its port at the same
+    // offset.
     let start = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
     let ip = match c_int::from(start.sin_family) {
         libc::AF_INET => Ipv4Addr::from_bits(u32::from_be(start.sin_addr.s_addr)).into(),

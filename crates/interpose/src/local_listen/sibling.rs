@@ -1,4 +1,5 @@
-//! A second socket with the address and the options of a listening one: bound beside it, not listening yet.
+//! A second socket with the address and the options of a listening one: bound to the same address,
+//! not listening yet.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -14,7 +15,8 @@ mod options;
 
 pub(super) use options::is_unique;
 
-/// Makes one of `listener`, with a number from `lowest` on. The listener must have SO_REUSEPORT.
+/// Makes a sibling of `listener`, with a number from `lowest` on. The listener must have
+/// SO_REUSEPORT.
 pub(super) fn make(listener: c_int, lowest: c_int) -> Result<c_int, Word> {
     let domain = kernel::option(listener, libc::SOL_SOCKET, libc::SO_DOMAIN).ok_or(Word::Descriptors)?;
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -28,12 +30,11 @@ pub(super) fn make(listener: c_int, lowest: c_int) -> Result<c_int, Word> {
     made.map(|()| sibling)
 }
 
-/// The next number to try. A thread may be about to accept from a sibling that another
-/// one closes: a number that were used again at once could be a sibling of another
-/// listener by then.
+/// The next number to try. A thread may be about to accept from a sibling that another one closes:
+/// if the number were used again at once it could be another listener's sibling by then.
 static NEXT: AtomicI32 = AtomicI32::new(0);
 
-/// The same file under a number from `lowest` on, where the program does not expect one of its own.
+/// Moves a file to a number from `lowest` on, where the program does not expect one of its own.
 pub(super) fn raised(low: c_int, lowest: c_int) -> Option<c_int> {
     if low < 0 {
         return None;
@@ -78,7 +79,7 @@ fn copy_option(from: c_int, to: c_int, level: c_int, name: c_int) -> Result<(), 
     if is_copied { Ok(()) } else { Err(Word::Option) }
 }
 
-/// Has one listen, with the option that listen(2) sets back.
+/// Makes it listen, with the option that listen(2) resets.
 pub(super) fn listen(listener: c_int, sibling: c_int, backlog: c_int) -> Result<(), Word> {
     // SAFETY: listen(2) takes numbers.
     if unsafe { real::listen(sibling, backlog) } != 0 {
@@ -87,7 +88,8 @@ pub(super) fn listen(listener: c_int, sibling: c_int, backlog: c_int) -> Result<
     copy_option(listener, sibling, libc::IPPROTO_TCP, libc::TCP_QUICKACK)
 }
 
-/// Sizes that the program chose, and whether the kernel may tune them. getsockopt(2) reports twice of what was asked.
+/// Buffer sizes that the program set, and whether the kernel may tune them. getsockopt(2) returns
+/// twice the value that was set.
 fn copy_buffers(from: c_int, to: c_int) -> Result<(), Word> {
     for (name, forced) in [(libc::SO_SNDBUF, libc::SO_SNDBUFFORCE), (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE)] {
         let wanted = kernel::option(from, libc::SOL_SOCKET, name);
@@ -111,7 +113,7 @@ fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
     rustix::net::bind(sibling, &address).map_err(|_| Word::User)
 }
 
-/// An option's value, as long as any of the list is.
+/// The value of an option, large enough for any in the list.
 #[derive(PartialEq)]
 struct Value {
     bytes: [u8; 32],

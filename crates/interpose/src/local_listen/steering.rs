@@ -1,4 +1,4 @@
-//! The steering of one listener, in the hands of all processes that were forked since.
+//! The steering of one listener, shared by all processes forked since.
 
 use std::ffi::c_int;
 use std::io;
@@ -10,20 +10,21 @@ use sys::bpf::Error;
 use super::names::{What, set_what};
 use crate::kernel;
 
-/// What a worker shares with the program in the kernel, of one sibling.
+/// The words of one sibling that a worker shares with the program in the kernel.
 pub(super) type Words = Owner<'static>;
 
 pub(super) struct Steering {
     inner: &'static steering::Steering,
-    /// Words of the slots that this process ever had: leaked, as calls of other threads use them without a lock.
+    /// Words of the slots that this process ever had: leaked, as calls of other threads use them
+    /// without a lock.
     words: Vec<(Slot, &'static Words)>,
     /// Members of this process had its words, which another thread may still use.
     is_used: bool,
 }
 
 impl Steering {
-    /// The steering of a listener: the inherited one if this library would make it the same, else a new one. Its
-    /// descriptors have numbers from `lowest` on.
+    /// The steering of a listener: the inherited one if this library would make it the same, else a
+    /// new one. Its descriptors have numbers from `lowest` on.
     ///
     /// # Errors
     ///
@@ -51,7 +52,7 @@ impl Steering {
         self.inner.probe()
     }
 
-    /// Puts a sibling into the group, for one of the CPUs that its thread may run on.
+    /// Adds a sibling to the group, for one of the CPUs that its thread may run on.
     ///
     /// # Errors
     ///
@@ -67,7 +68,7 @@ impl Steering {
             shared => shared?,
         }
         let slot = self.inner.join(sibling, std::iter::empty())?;
-        // Until the first wait: a set may have been made for another process, or for later.
+        // Until the first wait: the set may be for another process, or for later.
         self.inner.owner(slot).cannot_accept();
         // Workers that may run anywhere get one CPU each all the same.
         let cpus = allowed_cpus();
@@ -102,7 +103,8 @@ impl Drop for Steering {
         for fd in self.inner.descriptors() {
             set_what(fd, What::Nothing);
         }
-        // SAFETY: of the box that `new` leaked, which goes with `self`: words borrow from the mapping alone.
+        // SAFETY: the box that `new` leaked, dropped with `self`: words borrow only from the
+        // mapping.
         let inner = unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) };
         if self.is_used {
             inner.keep_words();

@@ -1,4 +1,4 @@
-//! What became of a listener, for `--verbose`: one line for each thing that keeps it on its shared queue alone.
+//! Why a listener stays on its shared queue alone, for `--verbose`: one line for each reason.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -14,19 +14,19 @@ pub(super) enum Word {
     Group,
     /// The listener has queues of a process whose steering this one did not inherit, or too many.
     Places,
-    /// Waits that this does not follow.
+    /// Waits that the library does not track.
     Waits,
-    /// Accepts by system calls of the program's own.
+    /// Accepts by raw system calls.
     Accepts,
     /// An option that cannot be copied.
     Option,
-    /// Another user than the listener's cannot bind beside it.
+    /// A user other than the listener's cannot bind to its address.
     User,
     /// The listener came from another process by its descriptor.
     Received,
     /// The process restricts its own system calls.
     Confined,
-    /// No descriptors, or more listeners or epoll sets than are followed.
+    /// No descriptors, or more listeners or epoll sets than are tracked.
     Descriptors,
 }
 

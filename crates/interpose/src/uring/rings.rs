@@ -1,4 +1,5 @@
-//! The rings whose submissions are read, through a mapping of the library's own (io_uring_setup(2)).
+//! Tracked io_urings, whose submissions are read through a mapping of the library's own
+//! (io_uring_setup(2)).
 #![allow(unsafe_code)] // memory that the kernel and the program write, too
 
 use std::cell::UnsafeCell;
@@ -13,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::lock::Lock;
 use crate::table;
 
-/// The most rings that are followed: as many numbers as the descriptor table has for them.
+/// Rings that are tracked at most: the descriptor table has as many numbers for them.
 pub(crate) const MOST: u32 = 13;
 
 // linux/io_uring.h
@@ -32,10 +33,10 @@ const NOP: u8 = 0;
 const FIXED_FILE: u8 = 1;
 const DRAINED: u8 = 0b10;
 const LINKED: u8 = 0b1100;
-/// It does not run at once; it posts no completion where it succeeds.
+/// It does not run at once; it posts no completion on success.
 const NEUTRAL: u8 = 0b101_0000;
 
-/// `struct io_uring_params`, as the kernel has filled it.
+/// `struct io_uring_params`, as the kernel returned it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Params {
@@ -54,7 +55,7 @@ pub(crate) struct Params {
 const _: () = assert!(size_of::<Params>() == 120);
 
 impl Params {
-    /// What keeps such a ring from being followed.
+    /// Why such a ring cannot be tracked.
     pub(crate) fn obstacle(&self) -> RingObstacle {
         match self.flags {
             flags if flags & SETUP_SQPOLL != 0 => RingObstacle::Polled,
@@ -63,13 +64,13 @@ impl Params {
         }
     }
 
-    /// Whether io_uring_setup(2) has returned a number among registered rings, and no descriptor.
+    /// Whether io_uring_setup(2) returned the index of a registered ring instead of a descriptor.
     pub(crate) fn has_no_descriptor(&self) -> bool {
         self.flags & SETUP_REGISTERED_FD_ONLY != 0
     }
 }
 
-/// One submission (`struct io_uring_sqe`): what of it is asked for.
+/// One submission (`struct io_uring_sqe`): the fields that are used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) operation: u8,
@@ -79,20 +80,20 @@ pub(crate) struct Entry {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) other_fd: c_int,
-    /// The kernel does it with this submission and does not refuse it over what else is set in it.
+    /// The kernel runs it with this submission, and does not refuse it for other fields.
     pub(crate) is_certain: bool,
-    /// Where it lies.
+    /// Its offset in the mapping.
     at: usize,
 }
 
 impl Entry {
-    /// Its descriptor is the number of a registered file.
+    /// Its descriptor is the index of a registered file.
     pub(crate) fn is_of_registered_file(&self) -> bool {
         self.flags & FIXED_FILE != 0
     }
 }
 
-/// A mapping of so many bytes.
+/// A mapping of a ring.
 struct Mapping {
     memory: NonNull<u8>,
     length: usize,
@@ -103,44 +104,45 @@ impl Mapping {
         // SAFETY: a descriptor that the kernel has just returned.
         let ring = unsafe { BorrowedFd::borrow_raw(ring) };
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, where nothing was.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let memory = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, ring, offset) };
         Some(Mapping { memory: NonNull::new(memory.ok()?.cast())?, length })
     }
 
-    /// An aligned word of it, if it lies there.
+    /// The aligned word at an offset, if the mapping has it.
     fn word(&self, offset: usize) -> Option<&AtomicU32> {
         let lies_here = offset.is_multiple_of(4) && offset.checked_add(4)? <= self.length;
-        // SAFETY: within the mapping, which is there until it is dropped; the kernel and the program write it, too.
+        // SAFETY: within the mapping, which lives until it is dropped; the kernel and the program
+        // write it, too.
         lies_here.then(|| unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(offset).cast()) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: no reference to it is left.
         let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }
 
-/// Where the submissions of one ring lie, and how far they were read.
+/// The submissions of one ring, and the position up to which they were read.
 struct View {
     words: Mapping,
     entries: Mapping,
     head: usize,
     tail: usize,
     count: u32,
-    /// `None`: each place of the queue has the entry of the same number.
+    /// `None`: each position of the queue has the entry of the same number.
     array: Option<usize>,
     /// Bytes from one entry to the next.
     stride: usize,
-    /// It completes by polling devices, and refuses what is not for them (IOPOLL).
+    /// It completes by polling devices, and refuses operations on other files (IOPOLL).
     is_polled: bool,
     /// A submission waited for all before it: later ones may wait for that.
     is_drained: bool,
-    /// The first place that was not read.
+    /// The first position that was not read.
     read: u32,
-    /// The first that no call under way may submit.
+    /// The first position that no call in progress may submit.
     allowed: u32,
 }
 
@@ -162,19 +164,22 @@ impl View {
         Some(View { words, entries, head, tail, count, array, stride, is_polled, is_drained, read, allowed })
     }
 
-    /// Shows each submission once; `run` returns whether it did what is asked for. Returns how many of `count` this call may
-    /// submit: those that were shown, and that no other call under way is to submit.
+    /// Passes each submission to `run` once, which returns whether it did the operation. Returns
+    /// how many of `count` this call may submit: those that were passed on, and that no other call
+    /// in progress is to submit.
     fn submits(&mut self, count: u32, mut run: impl FnMut(Entry) -> bool) -> Option<u32> {
-        // The kernel has taken those before the head, and the program has stored those before the tail.
+        // The kernel has consumed those before the head, and the program has stored those before
+        // the tail.
         let head = self.words.word(self.head)?.load(Ordering::Acquire);
         let tail = self.words.word(self.tail)?.load(Ordering::Acquire);
         let queued = tail.wrapping_sub(head).min(self.count);
-        // Another process with this ring, or a program that took submissions back, moves both words past ours.
+        // Another process with this ring, or a program that withdrew submissions, moves both words
+        // past ours.
         let behind_head = |place: u32| place.wrapping_sub(head);
         let first = behind_head(self.read);
         let mut is_linked = false;
         for place in if first <= queued { first } else { 0 }..queued {
-            // The kernel skips what is no entry, too.
+            // The kernel, too, skips invalid indices.
             let Some(mut entry) = self.at(head.wrapping_add(place)).and_then(|at| self.read(at)) else {
                 continue;
             };
@@ -194,7 +199,7 @@ impl View {
         Some(most)
     }
 
-    /// The entry at a place of the queue. `None`: it is none of the ring.
+    /// The entry at a position of the queue. `None`: its index is invalid.
     fn at(&self, place: u32) -> Option<usize> {
         let slot = place & (self.count - 1);
         let number = match self.array {
@@ -208,7 +213,7 @@ impl View {
         let word = |offset: usize| Some(self.entries.word(at + offset)?.load(Ordering::Relaxed));
         let two = |offset: usize| Some(u64::from(word(offset)?) | u64::from(word(offset + 4)?) << 32);
         let [operation, flags, priority @ ..] = word(0)?.to_ne_bytes();
-        // Also flags of the operation, a buffer's number and a personality.
+        // Includes flags of the operation, a buffer's index and a personality.
         let is_bare = priority == [0; 2] && word(28)? == 0 && word(40)? == 0;
         Some(Entry {
             operation,
@@ -223,7 +228,7 @@ impl View {
         })
     }
 
-    /// Has this entry do nothing, which succeeds, if it is still there.
+    /// Replaces this entry by a NOP, which succeeds, if it is still there.
     fn empty(&self, entry: Entry) -> Option<()> {
         let at = entry.at;
         let first = self.entries.word(at)?;
@@ -233,21 +238,21 @@ impl View {
             return None;
         }
         first.store(u32::from_ne_bytes([NOP, flags, low, high]), Ordering::Relaxed);
-        // Flags of the operation, of which this one knows others.
+        // Flags of the operation, which NOP defines differently.
         self.entries.word(at + 28)?.store(0, Ordering::Relaxed);
         Some(())
     }
 }
 
-/// One ring that is followed.
+/// One tracked ring.
 struct Ring {
     lock: Lock,
-    /// Descriptors that name it; 0: it is free.
+    /// Its descriptors; 0: this record is free.
     names: AtomicU32,
     view: UnsafeCell<Option<View>>,
 }
 
-// SAFETY: `view` is reached with the lock held only.
+// SAFETY: `view` is reached only with the lock held.
 unsafe impl Sync for Ring {}
 
 static RINGS: [Ring; MOST as usize] =
@@ -262,19 +267,19 @@ impl Ring {
     }
 }
 
-/// Whether any was followed ever.
+/// Whether a ring was ever tracked.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process makes descriptors by rings.
+/// Whether rings may create descriptors in this process.
 #[inline]
 pub(crate) fn any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// Threads that make a ring which is not in the descriptor table yet.
+/// Threads that are creating a ring which is not in the descriptor table yet.
 static MAKING: AtomicU32 = AtomicU32::new(0);
 
-/// One of them, until it is dropped.
+/// Counts such a thread, until it is dropped.
 pub(crate) struct Making;
 
 impl Making {
@@ -290,12 +295,12 @@ impl Drop for Making {
     }
 }
 
-/// Whether a ring that is in no table may be one that is followed from now on.
+/// Whether a ring without an entry may be tracked soon.
 pub(crate) fn are_made() -> bool {
     MAKING.load(Ordering::Acquire) > 0
 }
 
-/// Follows a ring that was just made; its number. `None`: it cannot be followed.
+/// Tracks a new ring; returns its number. `None`: it cannot be tracked.
 pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
     let view = View::new(ring, params)?;
     let is_free =
@@ -306,34 +311,35 @@ pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
     Some(number as u32)
 }
 
-/// One more descriptor names it.
+/// Another descriptor refers to it.
 pub(crate) fn name(number: u32) {
     RINGS[number as usize].names.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One of its descriptors is gone.
+/// One of its descriptors was closed.
 pub(crate) fn remove(number: u32) {
     let ring = &RINGS[number as usize];
     ring.with(|view| {
         if ring.names.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // A mapping keeps the kernel's ring. It is gone from here first: a fork may come between.
+            // A mapping keeps the kernel's ring. Removed from here first: a fork may come between.
             drop(view.take());
         }
     });
 }
 
-/// Before a call that submits `count`: shows each submission once, also those that another thread has queued, since this
-/// call may submit them. Where `run` did what is asked for the entry is made one that does nothing, which succeeds. Returns
-/// how many the call may submit: between here and the kernel others may be queued that nobody has seen.
+/// Before a call that submits `count`: passes each submission to `run` once, including those that
+/// another thread has queued, since this call may submit them. If `run` did the operation the entry
+/// is replaced by a NOP, which succeeds. Returns how many the call may submit: others may be
+/// queued, unread, before the kernel gets the call.
 pub(crate) fn submits(number: u32, count: u32, run: impl FnMut(Entry) -> bool) -> u32 {
     RINGS[number as usize].with(|view| match view {
         Some(view) => view.submits(count, run).unwrap_or(count),
-        // Another thread closes it.
+        // Another thread is closing it.
         None => 0,
     })
 }
 
-/// After it: so many of those were not submitted.
+/// After the call: `count` of those were not submitted.
 pub(crate) fn left(number: u32, count: u32) {
     RINGS[number as usize].with(|view| {
         if let Some(view) = view {
@@ -342,11 +348,11 @@ pub(crate) fn left(number: u32, count: u32) {
     });
 }
 
-/// In the child of a fork, where no other thread holds a lock.
+/// In the child of a fork: no other thread holds a lock.
 pub(crate) fn forked() {
     MAKING.store(0, Ordering::Relaxed);
     if any() {
-        // Nobody closes them here.
+        // The threads that were closing them are not here.
         table::names(table::Entry::ClosingRing).for_each(table::ring_is_closed);
     }
     RINGS.iter().for_each(|ring| ring.lock.reset());
@@ -357,7 +363,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    /// A file in place of a ring, whose words and offsets are anything.
+    /// A file in place of a ring, with random words and offsets.
     #[test]
     fn nothing_that_a_ring_may_hold_is_read_beside_it() {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
@@ -385,7 +391,7 @@ mod tests {
                 array,
                 rest: [0; 13],
             };
-            // What lies beyond the file the kernel maps too, and nobody may touch.
+            // The kernel maps what is beyond the file, too, and an access there faults.
             if head.max(tail).max(array) > 1 << 12 {
                 continue;
             }

@@ -3,18 +3,18 @@
 use super::*;
 use crate::buffer::Room;
 
-/// sendfile(2) to a promoted socket. Bytes that the socket does not take are left in the file.
+/// sendfile(2) to a promoted socket. Bytes that the socket does not accept stay in the file.
 pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let mut room = Room::take();
     let mut done = 0usize;
     // SAFETY: an offset or null, as sendfile(2) asks for.
     let mut at = match unsafe { offset.as_ref() } {
         Some(at) => *at,
-        // SAFETY: the file's own place.
+        // SAFETY: the file's own offset.
         None => unsafe { libc::lseek(input, 0, libc::SEEK_CUR) },
     };
     if at < 0 {
-        // sendfile(2): what has no place to begin at is not a file that can be sent from.
+        // sendfile(2): a file without an offset cannot be sent from.
         if real::errno() == libc::ESPIPE || !offset.is_null() {
             real::set_errno(libc::EINVAL);
         }
@@ -30,7 +30,7 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
             }
             break;
         }
-        // SAFETY: so many bytes were read.
+        // SAFETY: that many bytes were read.
         let sent = unsafe { write(out, room.as_ptr().cast(), got as usize) };
         if sent < 0 {
             if done == 0 {
@@ -48,14 +48,14 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
     match unsafe { offset.as_mut() } {
         Some(_) if !is_writable(offset) => return failed(libc::EFAULT),
         Some(place) => *place = at,
-        // SAFETY: the file's own place.
+        // SAFETY: the file's own offset.
         None => drop(unsafe { libc::lseek(input, at, libc::SEEK_SET) }),
     }
     done as ssize_t
 }
 
-/// splice(2) from a pipe to a promoted socket. What the socket does not take stays in the pipe: its
-/// bytes are sent from a copy that tee(2) makes, and read from the pipe once they are sent.
+/// splice(2) from a pipe to a promoted socket. Bytes that the socket does not accept stay in the
+/// pipe: they are sent from a copy made by tee(2), and read from the pipe once they are sent.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
     let mut room = Room::take();
     let (Some(from), Ok((copy, to))) =
@@ -72,13 +72,13 @@ pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c
         Ok(count) => count,
         Err(errno) => return failed(errno.raw_os_error()),
     };
-    // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
+    // The socket decides whether it waits: SPLICE_F_NONBLOCK is about the pipe.
     let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
-    // SAFETY: so many bytes were read.
+    // SAFETY: that many bytes were read.
     let sent = unsafe { send(out, room.as_ptr().cast(), count, more) };
     let mut left = usize::try_from(sent).unwrap_or(0);
     while left > 0 {
-        // The same bytes, which are there: nobody waits for them.
+        // The same bytes, which are here: this does not wait.
         match rustix::io::read(from, &mut room[..left]) {
             Ok(taken @ 1..) => left -= taken,
             Err(rustix::io::Errno::INTR) => {}
@@ -88,10 +88,10 @@ pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c
     sent
 }
 
-/// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
+/// splice(2) from a promoted socket to a pipe: bytes that the pipe does not accept stay unread.
 pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flags: c_uint) -> ssize_t {
     let mut room = Room::take();
-    // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
+    // The socket decides whether it waits: SPLICE_F_NONBLOCK is about the pipe.
     let receive = |room: &mut [u8], more: c_int| {
         // SAFETY: room of that length.
         unsafe { recv(input, room.as_mut_ptr().cast(), room.len(), more) }
@@ -102,16 +102,16 @@ pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flag
             real::set_errno(libc::EAGAIN);
             return -1;
         }
-        // For which a pipe that can be written to has room (pipe(7)).
+        // A writable pipe has room for these (pipe(7)).
         limit = limit.min(libc::PIPE_BUF);
     }
     let got = receive(&mut room[..limit], libc::MSG_PEEK);
     if got <= 0 {
         return got;
     }
-    // SAFETY: so many bytes were peeked.
+    // SAFETY: that many bytes were peeked.
     let written = unsafe { real::write(pipe, room.as_ptr().cast(), got as usize) };
-    // The same bytes, now taken.
+    // The same bytes, now consumed.
     let mut left = usize::try_from(written).unwrap_or(0);
     while left > 0 {
         match receive(&mut room[..left], libc::MSG_DONTWAIT) {

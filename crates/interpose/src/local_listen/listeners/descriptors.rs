@@ -1,4 +1,5 @@
-//! Descriptors of listeners, of epoll sets and of this module's own, as the program closes and duplicates them.
+//! Descriptors of listeners, of epoll sets and of the library, as the program closes and duplicates
+//! them.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -11,11 +12,11 @@ use crate::kernel;
 use crate::real::kept_errno;
 use crate::vfork;
 
-/// Which epoll set each descriptor names, in the order in which they were made; 0: none.
+/// The epoll set of each descriptor, numbered in the order of creation; 0: none.
 static NAMED_SETS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 /// Sets that have a descriptor whose number is too high.
 const NOT_FOLLOWED: u32 = u32::MAX;
-/// Sets that this process, or one that it was forked from, has made.
+/// Sets that this process, or one that it was forked from, has created.
 static SETS_MADE: AtomicU32 = AtomicU32::new(0);
 
 fn named_set(fd: c_int) -> u32 {
@@ -31,7 +32,7 @@ fn name_set(fd: c_int, number: u32) {
     }
 }
 
-/// An epoll set was made.
+/// An epoll set was created.
 pub(crate) fn made_set(fd: c_int) {
     if is_on() {
         name_set(fd, SETS_MADE.fetch_add(1, Relaxed).saturating_add(1));
@@ -42,8 +43,7 @@ pub(super) fn makes_sets() -> bool {
     SETS_MADE.load(Relaxed) != 0
 }
 
-/// Whether all that is done to an epoll set is seen: it has no descriptor whose number is
-/// too high.
+/// Whether all changes of an epoll set are seen: none of its descriptors has too high a number.
 pub(super) fn is_followed(epfd: c_int) -> bool {
     named_set(epfd) != NOT_FOLLOWED
 }
@@ -95,7 +95,7 @@ fn named(is: What) -> Option<c_int> {
     (0..DESCRIPTORS as c_int).find(|fd| what(*fd) == is)
 }
 
-/// `fd` is about to be closed. True: it is the library's own, and the program means something else.
+/// `fd` is about to be closed. True: it is the library's own, and the program means another file.
 #[inline]
 pub(crate) fn closing(fd: c_int) -> bool {
     if !is_on() {
@@ -112,7 +112,8 @@ pub(crate) fn closing(fd: c_int) -> bool {
     }
 }
 
-/// All from `first` to `last` are about to be closed, but for those that it returns, which are the library's own.
+/// All from `first` to `last` are about to be closed, except those that it returns, which are the
+/// library's own.
 pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
     let last = if is_on() { last.min(DESCRIPTORS as c_int - 1) } else { -1 };
     (first..=last).filter(|fd| closing(*fd))
@@ -131,7 +132,7 @@ pub(crate) fn leave_number(fd: c_int) {
     }
 }
 
-/// `new` is the same open file as `fd`.
+/// `new` refers to the same open file as `fd`.
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
     if is_on() && fd != new && !vfork::borrows_memory() {
         kept_errno(|| has_name(fd, new));
@@ -150,7 +151,7 @@ fn has_name(fd: c_int, new: c_int) {
     }
     let mut listeners = listeners();
     let is = what(fd);
-    // What is done by a name that is not followed would not be done to siblings.
+    // Changes by an untracked number would not be applied to siblings.
     let is_followed = set_what(new, is);
     match is {
         What::Listener(number) => match &mut listeners[number] {

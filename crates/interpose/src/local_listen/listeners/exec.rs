@@ -1,5 +1,6 @@
-//! A program that this process executes with its listeners, as nginx's binary upgrade does: it inherits the steering of
-//! each listener that it inherits, and puts its own workers' siblings beside those of the workers before.
+//! A program that this process executes with its listeners, as nginx's binary upgrade does: it
+//! inherits the steering of each inherited listener, and adds its own workers' siblings to those of
+//! the earlier workers.
 
 use std::ffi::c_char;
 
@@ -41,8 +42,8 @@ fn set_close_at_exec(closes: bool) {
     }
 }
 
-/// Whether the program loads this library with the option on: the library takes over or closes what it inherits.
-/// Any other program would keep the descriptors.
+/// Whether the program loads this library with the option on, and so takes over or closes what it
+/// inherits. Any other program would keep the descriptors open.
 ///
 /// # Safety
 ///
@@ -88,6 +89,6 @@ unsafe fn names_library(mut list: *const c_char) -> bool {
 /// No other thread writes there.
 unsafe fn begins_with(text: *const c_char, wanted: &[u8]) -> bool {
     let text = text.cast::<u8>();
-    // SAFETY: so many bytes can be read, and the caller's promise.
+    // SAFETY: that many bytes can be read, and the caller's promise.
     are_readable(text, wanted.len()) && unsafe { std::slice::from_raw_parts(text, wanted.len()) } == wanted
 }

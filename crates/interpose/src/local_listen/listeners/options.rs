@@ -12,7 +12,7 @@ use crate::kernel;
 use crate::real::{self, kept_errno};
 use crate::vfork;
 
-/// The program has its listener block, or polls it: what waits so for the listener does not for its siblings.
+/// The program makes its listener blocking, or polls it: such waits do not cover its siblings.
 pub(crate) fn waits_otherwise(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
     kept_errno(|| {
@@ -25,7 +25,7 @@ pub(crate) fn waits_otherwise(fd: c_int) {
     });
 }
 
-/// shutdown(2) of a listener succeeded: it listens no more, and neither do its siblings.
+/// shutdown(2) of a listener succeeded: it no longer listens, and neither may its siblings.
 pub(crate) fn shut_down(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
     kept_errno(|| {

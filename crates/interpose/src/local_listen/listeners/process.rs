@@ -1,4 +1,4 @@
-//! What happens to the whole process: it changes its user, forks, or restricts its system calls.
+//! Events of the whole process: it changes its user, forks, or restricts its system calls.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -12,13 +12,14 @@ use crate::lock::Held;
 use crate::real::kept_errno;
 use crate::vfork;
 
-/// The process is about to become another user's, which cannot bind beside sockets of this one.
+/// The process is about to change its user, who cannot bind to addresses of this one's sockets.
 #[cold]
 pub(crate) fn changes_user(user: libc::uid_t) {
     if !is_on() || user == libc::uid_t::MAX || vfork::borrows_memory() {
         return;
     }
-    // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.
+    // Apache's listener is blocking then: for good in prefork, which makes no set, or in event
+    // until it has one.
     let waits_later = |listener: &Listener| descriptors::makes_sets() || !listener.blocks();
     kept_errno(|| {
         for (number, place) in listeners().iter_mut().enumerate() {
@@ -39,11 +40,12 @@ pub(crate) fn changes_user(user: libc::uid_t) {
 }
 
 thread_local! {
-    /// The process that this thread forks, with [`Still`] held; 0: none.
+    /// The process that this thread forks with [`Still`] held; 0: none.
     static FORKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Other threads change nothing meanwhile. The program's handlers of the fork (pthread_atfork(3)) may.
+/// Keeps other threads from changing anything meanwhile. The program's fork handlers
+/// (pthread_atfork(3)) may.
 pub(crate) struct Still(#[allow(dead_code)] Held<'static>);
 
 pub(crate) fn hold_still() -> Option<Still> {
@@ -60,17 +62,17 @@ impl Drop for Still {
     }
 }
 
-/// Whether this thread is amid a fork.
+/// Whether this thread is in the middle of a fork.
 pub(super) fn forks() -> bool {
     FORKS.get() != 0
 }
 
-/// Whether it is so in the child, where [`forked`] is still to come.
+/// Whether it is, in the child, where [`forked`] is yet to be called.
 pub(super) fn is_forked() -> bool {
     forks() && FORKS.get() != std::process::id()
 }
 
-/// The process is about to restrict its system calls, after which bpf(2) and others may be the end of it.
+/// The process is about to restrict its system calls, after which bpf(2) and others may kill it.
 pub(crate) fn confined() {
     if !is_on() {
         return;

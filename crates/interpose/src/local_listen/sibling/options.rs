@@ -1,8 +1,8 @@
-//! Which options of a listener its sibling gets, and which cannot be copied.
+//! The options of a listener that its sibling gets, and those that cannot be copied.
 
 use std::ffi::c_int;
 
-// Of asm-generic/socket.h, linux/tcp.h, linux/in.h and linux/in6.h.
+// From asm-generic/socket.h, linux/tcp.h, linux/in.h and linux/in6.h.
 const SO_NO_CHECK: c_int = 11;
 const SO_WIFI_STATUS: c_int = 41;
 const SO_NOFCS: c_int = 43;
@@ -28,8 +28,8 @@ const IPV6_MULTICAST_ALL: c_int = 29;
 const IPV6_ROUTER_ALERT_ISOLATE: c_int = 30;
 const IPV6_RECVERR_RFC4884: c_int = 31;
 
-/// Options that a connection inherits from the socket that accepted it, and those that bind(2) needs.
-/// SO_RCVBUF and SO_SNDBUF are apart: the kernel reports what it made of them.
+/// Options that a connection inherits from the socket that accepted it, and those that bind(2)
+/// needs. SO_RCVBUF and SO_SNDBUF are separate: the kernel returns other values than were set.
 pub(super) const COPIED: &[(c_int, &[c_int])] = &[
     (
         libc::SOL_SOCKET,
@@ -47,7 +47,8 @@ pub(super) const COPIED: &[(c_int, &[c_int])] = &[
             libc::SO_RCVLOWAT,
             libc::SO_RCVTIMEO,
             libc::SO_SNDTIMEO,
-            // The last of these decides how all time stamps are reported, and SO_TIMESTAMPING reports both of its kind.
+            // The last of these decides how all timestamps are reported, and SO_TIMESTAMPING
+            // reports both of its kind.
             libc::SO_TIMESTAMP,
             libc::SO_TIMESTAMPNS,
             SO_TIMESTAMP_NEW,
@@ -164,7 +165,8 @@ pub(super) const COPIED: &[(c_int, &[c_int])] = &[
     ),
 ];
 
-/// Options that cannot be copied: keys and programs, and what the kernel does not report, or at any length.
+/// Options that cannot be copied: keys and programs, and options that the kernel does not return,
+/// or that may have any length.
 pub(crate) fn is_unique(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
