@@ -68,26 +68,26 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
     let unseen = inner.interest.sets == 0;
     connection.rings_each(unseen);
     let armed = !unseen || !connection.arm(WakeUp::Tcp).unwrap_or(true);
-    let tells_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
-    socket.tells_unread.store(tells_unread, Ordering::Relaxed);
+    let reports_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
+    socket.reports_unread.store(reports_unread, Ordering::Relaxed);
     stats::in_memory(socket);
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,
         doorbell,
-        waits_for_ever: false,
-        limits_set: 0,
+        has_no_timeout: false,
+        timeout_changes: 0,
         stays_nonblocking: false,
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         shown_in_kernel: false,
-        apart: VecDeque::new(),
+        detached: VecDeque::new(),
         returned: VecDeque::new(),
         waiters: Waiters::default(),
         unseen: Default::default(),
-        owes: None,
+        parent_sleep: None,
         slept_by: 0,
-        contended: false,
+        several_waiters: false,
         armed,
         hot: false,
         stale: false,
@@ -96,14 +96,14 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         reported: 0,
         reported_of_kernel: 0,
         shown: 0,
-        told_writable: false,
+        reported_writable: false,
         quiet: 0,
-        in_vain: 0,
+        empty_polls: 0,
         published: 0,
         kernel_reported: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,
-        leaves_once_read: false,
+        demoted_once_read: false,
         no_delay,
         cookie: kernel::cookie(raw),
         token,

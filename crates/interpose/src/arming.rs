@@ -24,19 +24,20 @@ pub(crate) fn leave_number(fd: c_int) {
     for (_, socket) in sockets::all() {
         let mut inner = socket.lock_alone();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
-        if promoted.doorbell.as_ref().is_some_and(|bell| bell.has(fd)) {
-            promoted.forsakes_doorbell();
+        if promoted.doorbell.as_ref().is_some_and(|doorbell| doorbell.has(fd)) {
+            promoted.stop_using_doorbell();
             promoted.doorbell = None;
             drop(inner);
-            receive::settle(socket);
+            receive::list_in_set(socket);
         }
     }
 }
 
 impl Promoted {
     /// Wakes the peer by its doorbell. False: it has none, or the doorbell is full.
-    pub(crate) fn rings_doorbell(&mut self) -> bool {
-        let rang = self.doorbell.as_ref().is_some_and(|bell| !mode::is_confined() && bell.wake_peer());
+    pub(crate) fn ring_doorbell(&mut self) -> bool {
+        let rang =
+            self.doorbell.as_ref().is_some_and(|doorbell| !mode::is_confined() && doorbell.wake_peer());
         if rang {
             self.connection.rang_doorbell(&self.other);
         }
@@ -56,7 +57,8 @@ impl Promoted {
     /// How the set that it is in is woken.
     #[inline]
     pub(crate) fn wake_up_in_set(&self) -> WakeUp {
-        let watches = |bell: &Doorbell| bell.set != 0 && bell.is_member && bell.own().is_some();
+        let watches =
+            |doorbell: &Doorbell| doorbell.set != 0 && doorbell.is_member && doorbell.own().is_some();
         let watched = self.doorbell.as_ref().is_some_and(watches);
         if watched && self.may_have_doorbell() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
@@ -70,7 +72,7 @@ impl Promoted {
         }
         if self.doorbell.as_ref()?.set != 0 {
             // It was in a set before.
-            self.forsakes_doorbell();
+            self.stop_using_doorbell();
         }
         self.doorbell.as_ref()?.own()
     }
@@ -83,75 +85,75 @@ impl Promoted {
     }
 
     /// The thread that slept on it is awake. `rung`: the doorbell woke it.
-    pub(crate) fn is_awake(&mut self, rung: bool) {
-        self.is_used();
-        if rung && let Some(bell) = &self.doorbell {
-            bell.empty();
+    pub(crate) fn note_wake(&mut self, rung: bool) {
+        self.note_use();
+        if rung && let Some(doorbell) = &self.doorbell {
+            doorbell.empty();
         }
-        if self.is_armed_by_doorbell() && self.doorbell.as_ref().is_none_or(|bell| bell.set == 0) {
-            self.heat_alone();
+        if self.is_armed_by_doorbell() && self.doorbell.as_ref().is_none_or(|doorbell| doorbell.set == 0) {
+            self.heat_outside_set();
         }
     }
 
     /// Waits of this set watch its doorbell from here on. `number`: the socket's.
-    pub(crate) fn is_watched_in(&mut self, set: u32, number: u32) {
-        let Some(bell) = &mut self.doorbell else { return };
-        bell.is_member = true;
-        if bell.set == set + 1 {
+    pub(crate) fn watch_doorbell_in(&mut self, set: u32, number: u32) {
+        let Some(doorbell) = &mut self.doorbell else { return };
+        doorbell.is_member = true;
+        if doorbell.set == set + 1 {
             return;
         }
-        if bell.set != 0 {
-            self.forsakes_doorbell();
+        if doorbell.set != 0 {
+            self.stop_using_doorbell();
         }
-        let Some(bell) = &mut self.doorbell else { return };
-        if bell.control(sets::at(set).epfd(), libc::EPOLL_CTL_ADD, number) {
-            bell.set = set + 1;
+        let Some(doorbell) = &mut self.doorbell else { return };
+        if doorbell.control(sets::at(set).epfd(), libc::EPOLL_CTL_ADD, number) {
+            doorbell.set = set + 1;
             // From here on the kernel may report the doorbell to the program, even if no member is
             // promoted any more.
             sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
         // The sleeper is set again, together with the kind of wake-up.
-        self.asks_over_tcp();
+        self.ask_over_tcp();
     }
 
     /// It is no longer a member of its set, which may still watch the doorbell.
-    pub(crate) fn leaves_set(&mut self) {
-        if let Some(bell) = &mut self.doorbell {
-            bell.is_member = false;
+    pub(crate) fn left_set(&mut self) {
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.is_member = false;
         }
         if self.is_armed_by_doorbell() {
-            self.asks_over_tcp();
+            self.ask_over_tcp();
         }
     }
 
     /// The doorbell is not watched any more; wake-ups come over TCP until it is watched again.
-    pub(crate) fn forsakes_doorbell(&mut self) {
-        let set = self.doorbell.as_ref().map_or(0, |bell| bell.set);
+    pub(crate) fn stop_using_doorbell(&mut self) {
+        let set = self.doorbell.as_ref().map_or(0, |doorbell| doorbell.set);
         if set == 0 {
             if self.is_armed_by_doorbell() {
-                self.asks_over_tcp();
+                self.ask_over_tcp();
             }
             return;
         }
-        self.asks_over_tcp();
-        self.unwatches_doorbell();
-        if let Some(bell) = &mut self.doorbell {
-            bell.set = 0;
+        self.ask_over_tcp();
+        self.unwatch_doorbell();
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.set = 0;
         }
         // The set may not have seen the doorbell's last edge.
-        sets::at(set - 1).disturb();
+        sets::at(set - 1).wake_if_asleep();
     }
 
     /// Another process is about to share it: wake-ups have to lie in the kernel, for either process
     /// to read or close. True: its doorbell may have announced bytes, which the other process may
     /// consume from the set.
-    pub(crate) fn is_about_to_fork(&mut self) -> bool {
+    pub(crate) fn prepare_fork(&mut self) -> bool {
         // A sleeper that is set may be set with the doorbell.
         let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
-        self.waits_for_ever = false;
+        self.has_no_timeout = false;
         self.stays_nonblocking = false;
         if asked {
-            self.asks_over_tcp();
+            self.ask_over_tcp();
         }
         self.connection.share(std::process::id());
         asked
@@ -159,21 +161,21 @@ impl Promoted {
 
     /// The connection ends here, or is demoted. A forked process may share the doorbell: closing it
     /// would leave it in the set.
-    pub(crate) fn unwatches_doorbell(&self) {
-        if let Some(bell) = self.doorbell.as_ref().filter(|bell| bell.set != 0) {
-            bell.control(sets::at(bell.set - 1).epfd(), libc::EPOLL_CTL_DEL, 0);
+    pub(crate) fn unwatch_doorbell(&self) {
+        if let Some(doorbell) = self.doorbell.as_ref().filter(|doorbell| doorbell.set != 0) {
+            doorbell.control(sets::at(doorbell.set - 1).epfd(), libc::EPOLL_CTL_DEL, 0);
         }
     }
 
     /// The set is closed.
-    pub(crate) fn outlives_set(&mut self, set: u32) {
-        if self.doorbell.as_ref().is_some_and(|bell| bell.set == set + 1) {
-            self.forsakes_doorbell();
+    pub(crate) fn set_was_closed(&mut self, set: u32) {
+        if self.doorbell.as_ref().is_some_and(|doorbell| doorbell.set == set + 1) {
+            self.stop_using_doorbell();
         }
     }
 
     /// From here on new bytes are announced over TCP, whatever was asked for before.
-    fn asks_over_tcp(&mut self) {
+    fn ask_over_tcp(&mut self) {
         self.connection.mute();
         self.connection.looked_at_by(NO_SLEEPER, WakeUp::Tcp);
         (self.armed, self.hot, self.sleeper) = (true, false, NO_SLEEPER);
@@ -184,21 +186,21 @@ impl Promoted {
     /// Asks for a wake-up, for the set if it is in one. True: bytes are here already, and no
     /// wake-up will come for them.
     pub(crate) fn arm(&mut self) -> Result<bool, i32> {
-        self.is_used();
+        self.note_use();
         self.arm_by(self.wake_up_in_set())
     }
 
     /// As [`Self::arm`], by the given kind of wake-up.
     pub(crate) fn arm_by(&mut self, by: WakeUp) -> Result<bool, i32> {
         self.stale = false;
-        let news = self.connection.arm(by).map_err(|_| libc::ECONNRESET)?;
-        (self.armed, self.hot) = (!news, false);
-        Ok(news)
+        let pending = self.connection.arm(by).map_err(|_| libc::ECONNRESET)?;
+        (self.armed, self.hot) = (!pending, false);
+        Ok(pending)
     }
 
     /// Before a thread sleeps in the kernel: asks for a wake-up. True: there is something to read.
     pub(crate) fn arm_to_sleep(&mut self) -> bool {
-        self.is_used();
+        self.note_use();
         self.arm_to_sleep_by(self.wake_up_in_set())
     }
 
@@ -209,7 +211,7 @@ impl Promoted {
     }
 
     /// Marks it polled by the one thread that waits for it, which arms it before it stops.
-    pub(crate) fn heat_alone(&mut self) {
+    pub(crate) fn heat_outside_set(&mut self) {
         if self.listed_in == 0 && !self.connection.has_several_users() {
             self.heat(NO_SLEEPER);
         }
@@ -218,28 +220,28 @@ impl Promoted {
     /// After bytes were consumed. An armed endpoint re-arms as soon as its ring is empty. So does
     /// one that is hot outside a set, since its thread may not return. True: bytes are left, and
     /// the kernel holds no wake-up for them.
-    pub(crate) fn wants_list(&mut self, fd: c_int, in_a_set: bool) -> bool {
+    pub(crate) fn rearm_after_read(&mut self, fd: c_int, in_a_set: bool) -> bool {
         if self.is_hot() {
             return false;
         }
-        if !in_a_set && self.armed && !self.connection.reads_from_kernel() && self.may_stay_awake() {
+        if !in_a_set && self.armed && !self.connection.reads_from_kernel() && self.may_stay_unarmed() {
             // It was armed for a wait that found these bytes without sleeping.
-            self.heat_alone();
+            self.heat_outside_set();
         }
-        if !in_a_set && self.stays_awake() {
+        if !in_a_set && self.stays_unarmed() {
             if self.connection.kernel_has_bytes() {
-                self.drop_bells(fd);
+                self.discard_wake_ups(fd);
             }
             return false;
         }
-        if self.will_hear() {
+        if self.kernel_reports_arrivals() {
             // The peer sends a wake-up when it returns to the ring, if there is room for one.
             let here = self.connection.look_behind_kernel().unwrap_or(true);
             (self.armed, self.hot) = (!here, false);
             return here;
         }
         if self.connection.kernel_has_bytes() {
-            self.drop_bells(fd);
+            self.discard_wake_ups(fd);
         }
         self.arm().unwrap_or(false)
     }
@@ -247,7 +249,7 @@ impl Promoted {
     /// Bytes are left, and the waiter is outside the library, in a set by the program's own system
     /// calls. If that set is edge-triggered, it needs another wake-up for the bytes that follow.
     #[cold]
-    pub(crate) fn tells_unseen_sets(&mut self, fd: c_int) {
+    pub(crate) fn rearm_for_unseen_sets(&mut self, fd: c_int) {
         let mut more = false;
         for _ in 0..ROUNDS {
             self.stale = false;
@@ -267,7 +269,7 @@ impl Promoted {
 
     /// Whether the kernel reports everything that arrives: a wake-up comes for the ring's next
     /// bytes, and data over TCP is reported as such.
-    pub(crate) fn will_hear(&self) -> bool {
+    pub(crate) fn kernel_reports_arrivals(&self) -> bool {
         self.armed
             && !self.stale
             && self.connection.armed_by() == WakeUp::Tcp

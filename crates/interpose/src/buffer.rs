@@ -97,7 +97,7 @@ mod tests {
     /// More threads than mappings are kept, each with two at a time, as when a handler interrupts a
     /// call.
     #[test]
-    fn nobody_uses_what_another_does() {
+    fn each_mapping_has_one_user() {
         std::thread::scope(|scope| {
             for thread in 0..2 * FREE.len() as u8 {
                 scope.spawn(move || {

@@ -21,12 +21,13 @@ use promote::Reason;
 use crate::arming;
 use crate::clock::{self, Instant};
 use crate::confined;
+use crate::consume::Outcome;
+use crate::demotion;
 use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;
 use crate::hidden;
 use crate::kernel;
-use crate::leaving;
 use crate::local_listen;
 use crate::memory::{Pieces, are_readable, are_writable, is_range, is_readable, is_writable, piece};
 use crate::mode;
@@ -41,7 +42,6 @@ use crate::sets::{self, Set};
 use crate::sockets::{self, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
-use crate::take::Outcome;
 use crate::threads;
 use crate::uring;
 use crate::vfork;
@@ -77,7 +77,7 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
 }
 
 /// `before`: errno at the beginning of the call, which a successful call preserves.
-fn told(outcome: Outcome, before: c_int) -> ssize_t {
+fn result_of(outcome: Outcome, before: c_int) -> ssize_t {
     match outcome {
         // Bounded by what one call moves.
         Ok(count) => {
@@ -137,7 +137,7 @@ fn receiving_pieces(
                     _ => receive::receive(socket, fd, into, flags, &mut taken),
                 };
                 if let Some(outcome) = outcome {
-                    return Some(told(outcome, before));
+                    return Some(result_of(outcome, before));
                 }
                 // Another thread closed the socket while this one waited; the number may belong to
                 // another file by now. A shutdown before the close wakes this thread with the end
@@ -245,9 +245,9 @@ fn sends(
 /// servers set that option and never make such a call (gRPC).
 #[cold]
 fn sends_without_copy(socket: &'static Socket, fd: c_int) {
-    let is_the_kernels = matches!(socket.state(), State::Kernel | State::Free) || mode::is_confined();
-    if !is_the_kernels && kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY)) == Some(1) {
-        leaving::leave_for_option(fd);
+    let is_kernel_only = matches!(socket.state(), State::Kernel | State::Free) || mode::is_confined();
+    if !is_kernel_only && kept_errno(|| kernel::option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY)) == Some(1) {
+        demotion::demote_for_option(fd);
     }
 }
 
@@ -275,7 +275,7 @@ fn sending_pieces(
                 let before = real::errno();
                 let from = pieces().ok().filter(|from| from.left > 0)?;
                 if let Some(outcome) = sending::send(socket, fd, from, flags, &mut done) {
-                    return Some(told(outcome, before));
+                    return Some(result_of(outcome, before));
                 }
                 if gone(socket, generation) {
                     return Some(if done > 0 { done as ssize_t } else { failed(libc::EBADF) });

@@ -5,7 +5,7 @@
 
 use promote::Reason;
 
-use crate::leaving;
+use crate::demotion;
 use crate::local_listen;
 use crate::mode;
 use crate::promoter;
@@ -22,9 +22,9 @@ pub(crate) fn before() {
     real::kept_errno(|| {
         promoter::stop();
         sets::about_to_fork();
-        leaving::leave_all(Reason::Confined);
+        demotion::demote_all(Reason::Confined);
         local_listen::confined();
-        start::tell_now();
+        start::write_summary_now();
     });
     mode::confine();
 }

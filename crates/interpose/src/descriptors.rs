@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use promote::Reason;
 
+use crate::demotion;
 use crate::kernel;
-use crate::leaving;
 use crate::mode;
 use crate::promoter;
 use crate::real;
@@ -121,10 +121,10 @@ pub(crate) fn closing(fd: c_int) -> bool {
             && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
         {
             // The kernel needs the last interest, before the number belongs to another file.
-            sets::tell(&mut sockets::at(number).lock().interest);
+            sets::flush_interest(&mut sockets::at(number).lock().interest);
             if sets::outlives(sockets::at(number), fd) {
                 // The kernel reports it under this number as long as the socket has another one.
-                leaving::leave_if_possible(fd);
+                demotion::demote_if_possible(fd);
             }
         }
         let is_ring = matches!(entry, Entry::Ring(_));
@@ -150,10 +150,10 @@ fn forget(entry: Entry, fd: c_int) {
         Entry::Unknown | Entry::Foreign | Entry::Multipath | Entry::ClosingRing => {}
         Entry::Ring(number) => rings::remove(number),
         Entry::Set(number) => {
-            if !sets::remove(number) && sets::at(number).is_named(fd) {
+            if !sets::remove(number) && sets::at(number).uses_descriptor(fd) {
                 // epoll_ctl(2) has to use a descriptor that is still open.
                 if let Some(other) = table::names(entry).next() {
-                    sets::at(number).is_used_by(other);
+                    sets::at(number).use_descriptor(other);
                 }
             }
         }
@@ -189,7 +189,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoter::ended(socket, Some(0));
         if fd >= 0 && !socket.holders.are_several() {
             // The monitor's copy in flight would keep the connection open, and in its epoll set.
-            sets::take_out(fd);
+            sets::remove_from_all(fd);
             kernel::end(fd);
         }
     }
@@ -204,7 +204,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     socket.closes();
     inner.interest = Interest::default();
     let promoted = inner.promoted.as_deref_mut().map(|promoted| {
-        part(promoted, fd);
+        close_promoted(promoted, fd);
         promoter::ended(socket, Some(promoted.connection.messages()));
         promoted.token
     });
@@ -228,10 +228,10 @@ fn remove(number: u32, socket: &Socket) {
 
 /// This process closes a promoted connection: the result of the kernel's close has to be that on
 /// TCP.
-fn part(promoted: &mut Promoted, fd: c_int) {
+fn close_promoted(promoted: &mut Promoted, fd: c_int) {
     let last = promoted.connection.give_up();
     if fd >= 0 {
-        promoted.before_end(fd, last);
+        promoted.before_fin(fd, last);
         if last && promoted.connection.has_unread() {
             // As Linux does for unread bytes.
             kernel::reset_at_close(fd);
@@ -240,14 +240,14 @@ fn part(promoted: &mut Promoted, fd: c_int) {
             promoted.connection.reads_no_more(true);
         }
         match last {
-            true => promoted.drop_last_bells(fd),
+            true => promoted.discard_last_wake_ups(fd),
             // Wake-up bytes are no unread data. Later ones are for the other processes that have
             // it, and wake no set of this one.
             false => {
                 promoted.connection.mute();
                 // The kernel reports an error once, and that is for the other processes.
                 if kernel::ends(fd) & libc::POLLERR as u32 == 0 {
-                    promoted.drop_bells(fd);
+                    promoted.discard_wake_ups(fd);
                 }
             }
         }
@@ -270,7 +270,7 @@ pub(crate) fn exit() {
         if let Some(mut inner) = socket.try_lock()
             && let Some(promoted) = inner.promoted.as_deref_mut()
         {
-            part(promoted, socket.fd.load(Ordering::Relaxed));
+            close_promoted(promoted, socket.fd.load(Ordering::Relaxed));
         }
     }
 }

@@ -83,7 +83,7 @@ impl Doorbell {
 
     /// An edge of our doorbell woke its set. A pipe may keep its bytes, if the kernel allows it: it
     /// has room for a page, and a write that finds it full is an edge, too.
-    pub(crate) fn has_woken_set(&mut self) {
+    pub(crate) fn woke_set(&mut self) {
         self.edges = self.edges.wrapping_add(1);
         if self.edges == 0 || self.kind == Kind::Queue || !sys::doorbell::may_stay_unread() {
             real::kept_errno(|| self.empty());
@@ -118,7 +118,7 @@ impl Doorbell {
     }
 
     /// In the child of a fork: the set, and the registration there, are the parent's.
-    pub(crate) fn is_inherited(&mut self) {
+    pub(crate) fn forget_set(&mut self) {
         self.set = 0;
     }
 

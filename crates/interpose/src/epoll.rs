@@ -12,7 +12,7 @@ use crate::clock::{self, Instant, TICK};
 use crate::memory::{is_readable, is_writable};
 use crate::promoter;
 use crate::real;
-use crate::sets::{self, Change, Place, Set, Wish};
+use crate::sets::{self, Change, Place, Request, Set};
 use crate::sockets::{self, State};
 use crate::table::{self, Entry};
 use crate::threads;
@@ -75,13 +75,13 @@ unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Opti
         return None;
     }
     // SAFETY: the caller's promise. The event is packed: its fields need not be aligned.
-    let wish = unsafe {
+    let request = unsafe {
         let (events, data) = (&raw const (*event).events, &raw const (*event).u64);
-        Wish { fd, events: events.read_unaligned(), data: data.read_unaligned() }
+        Request { fd, events: events.read_unaligned(), data: data.read_unaligned() }
     };
     match operation {
-        libc::EPOLL_CTL_ADD => Some(Change::Add(wish)),
-        libc::EPOLL_CTL_MOD => Some(Change::Modify(wish)),
+        libc::EPOLL_CTL_ADD => Some(Change::Add(request)),
+        libc::EPOLL_CTL_MOD => Some(Change::Modify(request)),
         _ => None,
     }
 }
@@ -101,7 +101,7 @@ pub(crate) unsafe fn control(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let change = || unsafe { change(operation, fd, event) };
-    let Some(place) = concerned(set_fd, fd) else { return make_unknown(set_fd, fd, change, call) };
+    let Some(place) = concerned(set_fd, fd) else { return make_untracked(set_fd, fd, change, call) };
     if sockets::at(place.socket).state() != State::Promoted {
         return sets::make(place, change, call);
     }
@@ -116,7 +116,7 @@ pub(crate) unsafe fn control(
 }
 
 /// The same if the set or the descriptor is not tracked.
-fn make_unknown(
+fn make_untracked(
     set_fd: c_int,
     fd: c_int,
     change: impl FnOnce() -> Option<Change>,
@@ -136,10 +136,10 @@ fn make_unknown(
             table::set(set_fd, Entry::Set(set));
         }
         match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
-            (Some((place, change)), ..) => sets::made(place, change),
+            (Some((place, change)), ..) => sets::record(place, change),
             (None, Entry::Set(set), other) => {
                 if let Entry::Set(inner) = other {
-                    sets::watched_from_outside(inner, true);
+                    sets::polled_from_outside(inner, true);
                 }
                 sets::other_changed(set, fd, change);
             }
@@ -197,18 +197,18 @@ struct SetWait<'a> {
 
 impl SetWait<'_> {
     fn inner(&mut self) -> &mut sets::Inner {
-        self.parts().0
+        self.split().0
     }
 
-    fn parts(&mut self) -> (&mut sets::Inner, &mut [epoll_event]) {
+    fn split(&mut self) -> (&mut sets::Inner, &mut [epoll_event]) {
         let set = self.set;
         (self.inner.get_or_insert_with(|| set.lock()), self.room)
     }
 
     /// Asks the kernel for events, behind the first ones, and removes our own. Less than 0: errno.
-    fn ask(&mut self, told: usize, limit: Limit) -> c_int {
+    fn ask(&mut self, reported: usize, limit: Limit) -> c_int {
         loop {
-            let room = &mut self.room[told..];
+            let room = &mut self.room[reported..];
             // SAFETY: room of that length; a mask or null.
             let found = unsafe { kernel_wait(self.fd, room, limit, self.mask) };
             let Ok(count @ 1..) = usize::try_from(found) else { return found };
@@ -228,94 +228,95 @@ impl Waiting for SetWait<'_> {
         let first = self.began.is_some();
         let now = self.began.take().unwrap_or_else(clock::now);
         let (fd, at_once) = (self.fd, self.at_once);
-        let (inner, room) = self.parts();
+        let (inner, room) = self.split();
         let all = room.len();
         let is_due = at_once || inner.kernel_is_due(now);
         let share = if is_due { inner.share_of_rings(all) } else { all };
-        let mut told = inner.collect(fd, &mut room[..share], 0, first);
-        let in_rings = told;
+        let mut reported = inner.collect(fd, &mut room[..share], 0, first);
+        let in_rings = reported;
         // A call that sleeps at once need not ask before.
-        let sleeps = told == 0 && !at_once && share > 0 && (!inner.looks() || !waiter.may_look());
+        let sleeps =
+            reported == 0 && !at_once && share > 0 && (!inner.has_rings_to_poll() || !waiter.may_spin());
         if is_due && !sleeps {
             inner.kernel_was_asked(now);
-            inner.tell_kernel();
-            let found = if told < all { self.ask(told, Limit::After(Duration::ZERO)) } else { 0 };
-            let (inner, room) = self.parts();
+            inner.register_deferred();
+            let found = if reported < all { self.ask(reported, Limit::After(Duration::ZERO)) } else { 0 };
+            let (inner, room) = self.split();
             match usize::try_from(found) {
-                Ok(found) => told = inner.filter(fd, &mut room[..told + found], told),
-                Err(_) if told == 0 => return Break(-1),
+                Ok(found) => reported = inner.filter(fd, &mut room[..reported + found], reported),
+                Err(_) if reported == 0 => return Break(-1),
                 Err(_) => {}
             }
-            let rang = std::mem::take(&mut inner.rang);
+            let rang = std::mem::take(&mut inner.doorbell_rang);
             if rang || in_rings > 0 {
-                let kernels = inner.place_ends(room, told);
+                let kernels = inner.place_finished(room, reported);
                 if rang {
                     // Connections that a doorbell announced: a call that does not wait reports
                     // them, and they may be older than those found.
-                    told = inner.collect_more(fd, room, kernels, false);
+                    reported = inner.collect_more(fd, room, kernels, false);
                 }
             }
-            if told == 0 && share == 0 {
+            if reported == 0 && share == 0 {
                 return Continue(Phase::Collect);
             }
         }
         self.in_rings = in_rings > 0;
-        match told {
+        match reported {
             0 if at_once => Break(0),
             0 if sleeps => Continue(Phase::Sleep),
-            0 => Continue(Phase::Look),
-            told => Break(told as c_int),
+            0 => Continue(Phase::Spin),
+            reported => Break(reported as c_int),
         }
     }
 
-    fn begins_to_look(&mut self) {
+    fn begin_spin(&mut self) {
         // Other threads may wait in the set, or change it.
         self.inner = None;
     }
 
-    fn looks(&mut self) -> bool {
+    fn poll_rings(&mut self) -> bool {
         true
     }
 
-    fn arms(&mut self) -> ControlFlow<c_int, Armed> {
+    fn arm(&mut self) -> ControlFlow<c_int, Armed> {
         let fd = self.fd;
         let inner = self.inner();
         if !inner.go_to_sleep(fd) {
-            return Continue(Armed::News);
+            return Continue(Armed::Pending);
         }
         let unseen = inner.unseen;
-        inner.tell_kernel();
+        inner.register_deferred();
         self.inner = None;
         Continue(Armed::Asleep { unseen })
     }
 
-    fn sleeps(&mut self, until: Option<Instant>) -> Slept<c_int> {
+    fn sleep(&mut self, until: Option<Instant>) -> Slept<c_int> {
         let found = self.ask(0, Limit::until(until));
         let at = clock::now();
         let (fd, errno) = (self.fd, real::errno());
-        let (inner, room) = self.parts();
+        let (inner, room) = self.split();
         inner.woke();
         let Ok(found) = usize::try_from(found) else {
             // Doorbells may have announced bytes that are older than those in polled rings.
-            inner.asks_kernel_next();
+            inner.ask_kernel_next();
             real::set_errno(errno);
-            return Slept { at, called: 0, outcome: Break(-1) };
+            return Slept { at, peer_woke_at: 0, outcome: Break(-1) };
         };
         inner.kernel_was_asked(at);
-        let mut told = inner.filter(fd, &mut room[..found], 0);
-        let called = inner.called_at();
-        if std::mem::take(&mut inner.rang) || told == 0 {
-            told = inner.collect(fd, room, told, false);
+        let mut reported = inner.filter(fd, &mut room[..found], 0);
+        let peer_woke_at = inner.peer_woke_at();
+        if std::mem::take(&mut inner.doorbell_rang) || reported == 0 {
+            reported = inner.collect(fd, room, reported, false);
         }
-        let outcome = if told > 0 { Break(told as c_int) } else { Continue(()) };
-        Slept { at, called, outcome }
+        let outcome = if reported > 0 { Break(reported as c_int) } else { Continue(()) };
+        Slept { at, peer_woke_at, outcome }
     }
 
-    fn has_nothing(&mut self) -> c_int {
+    fn timed_out(&mut self) -> c_int {
         0
     }
 
-    fn is_find(found: &c_int) -> bool {
+    fn is_found(found: &c_int) -> bool {
         *found > 0
     }
 
@@ -323,7 +324,7 @@ impl Waiting for SetWait<'_> {
         self.in_rings
     }
 
-    fn is_interrupted(&mut self) -> c_int {
+    fn interrupted(&mut self) -> c_int {
         self.inner().woke();
         real::set_errno(libc::EINTR);
         -1
@@ -365,9 +366,9 @@ pub(crate) unsafe fn wait_unaware(
     let room = unsafe { std::slice::from_raw_parts_mut(events, count) };
     let left = sets::without_own(room);
     let room = &mut room[..left];
-    let told = real::kept_errno(|| set.lock().filter(fd, room, 0));
-    if told > 0 {
-        return told as c_int;
+    let reported = real::kept_errno(|| set.lock().filter(fd, room, 0));
+    if reported > 0 {
+        return reported as c_int;
     }
     let left = match limit {
         Limit::Never => Limit::Never,
@@ -409,7 +410,7 @@ unsafe fn kernel_wait(fd: c_int, room: &mut [epoll_event], limit: Limit, mask: *
 /// and no other thread can promote one before the wait ends. A handler ends the wait, and one that
 /// promotes a socket just before it leaves the socket armed.
 #[inline]
-pub(crate) fn is_the_kernels(promoted: Option<&'static Set>) -> bool {
+pub(crate) fn is_kernel_only(promoted: Option<&'static Set>) -> bool {
     promoted.is_none() && threads::is_alone()
 }
 
@@ -420,7 +421,7 @@ pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
         Entry::Set(number) => {
             let set = sets::at(number);
             let ours = set.promoted.load(Ordering::Relaxed) > 0
-                || set.untold.load(Ordering::Relaxed) > 0
+                || set.deferred.load(Ordering::Relaxed) > 0
                 || set.was_woken.load(Ordering::Relaxed);
             ours.then_some(set)
         }

@@ -17,7 +17,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     if vfork::borrows_sockets() {
         return call();
     }
-    promoter::hold_still();
+    promoter::hold();
     sets::about_to_fork();
     let (mut held, mut counted, mut announced) = (Vec::new(), Vec::new(), Vec::new());
     for (_, socket) in sockets::all() {
@@ -27,7 +27,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
                 let mut inner = socket.lock();
                 // It may have been demoted meanwhile.
                 let promoted = inner.promoted.as_deref_mut();
-                let shared = promoted.map(Promoted::is_about_to_fork);
+                let shared = promoted.map(Promoted::prepare_fork);
                 held.push(inner);
                 if let Some(may_have_bytes) = shared {
                     announced.extend(may_have_bytes.then_some(socket));
@@ -52,10 +52,10 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         }
     }
     drop(held);
-    promoter::move_on();
+    promoter::release();
     match process {
         0 => in_child(),
-        _ => announced.into_iter().for_each(receive::settle),
+        _ => announced.into_iter().for_each(receive::list_in_set),
     }
     real::set_errno(errno);
     process
@@ -64,7 +64,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
 /// In the child of a fork: resets the state that belongs to the parent.
 pub(crate) fn in_child() {
     vfork::owns_memory(0);
-    promoter::move_on();
+    promoter::release();
     signals::forked();
     sockets::forked();
     sets::forked();

@@ -134,19 +134,19 @@ fn is_marked(fd: c_int) -> bool {
 /// Whether the number is hidden from the program. Each is a doorbell; another file there is the
 /// program's, which closed the doorbell by a raw system call.
 #[inline]
-pub(crate) fn is_one(fd: c_int) -> bool {
+pub(crate) fn contains(fd: c_int) -> bool {
     is_marked(fd) && real::borrow(fd).is_some_and(|fd| sys::doorbell::kind(fd).is_some())
 }
 
 /// The program puts a file of its own at this number.
-pub(crate) fn is_taken(fd: c_int) {
+pub(crate) fn given_to_program(fd: c_int) {
     mark(fd, false);
 }
 
 /// Hidden numbers from `low` to `high`, in order.
 pub(crate) fn between(low: c_int, high: c_int) -> impl Iterator<Item = c_int> {
     let end = if COUNT.load(Relaxed) == 0 { 0 } else { NUMBERS as c_int };
-    (low.max(0)..=high.min(end - 1)).filter(|fd| is_one(*fd))
+    (low.max(0)..=high.min(end - 1)).filter(|fd| contains(*fd))
 }
 
 impl Hidden {

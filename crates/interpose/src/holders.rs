@@ -13,7 +13,7 @@ use crate::mappings;
 /// Sockets that several processes may hold at a time; others stay on TCP.
 const MOST: u32 = 1 << 16;
 /// Attempts of a fork to find a free count.
-const LOOKS: u32 = 64;
+const TRIES: u32 = 64;
 
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 /// Where this process searches next.
@@ -51,7 +51,7 @@ impl Holders {
         match self.0.load(Ordering::Relaxed) {
             UNCOUNTED => {}
             ALONE => {
-                for _ in 0..LOOKS {
+                for _ in 0..TRIES {
                     let place = NEXT.fetch_add(1, Ordering::Relaxed) % MOST;
                     let free = count(place).compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed);
                     if free.is_ok() {

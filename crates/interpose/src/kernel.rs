@@ -43,8 +43,8 @@ pub(crate) fn has_unsent(fd: c_int) -> bool {
 
 /// Checks what can be read.
 ///
-/// The kernel reports an error once: [`Promoted::look`] keeps it.
-fn look(fd: c_int) -> Found {
+/// The kernel reports an error once: [`Promoted::check_kernel`] keeps it.
+fn check(fd: c_int) -> Found {
     let mut byte = 0u8;
     // SAFETY: one byte of room.
     let count = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
@@ -65,8 +65,8 @@ fn look(fd: c_int) -> Found {
 
 impl Promoted {
     /// Checks what the kernel has to read. An error is kept for the program.
-    pub(crate) fn look(&mut self, fd: c_int) -> Found {
-        let found = look(fd);
+    pub(crate) fn check_kernel(&mut self, fd: c_int) -> Found {
+        let found = check(fd);
         if let Found::Failed(errno) = found {
             self.failed(errno);
         }
@@ -223,7 +223,7 @@ pub(crate) struct Woken {
 
 /// Waits until the socket or its doorbell can be read. Errors as for [`wait_for`], and EINTR after
 /// each handler.
-pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) -> Result<Woken, i32> {
+pub(crate) fn wait_with_doorbell(fd: c_int, doorbell: c_int, until: Option<Instant>) -> Result<Woken, i32> {
     let mut both = [fd, doorbell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let left = until.map(|until| clock::timespec(until.saturating_sub(clock::now())));
     let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -233,7 +233,7 @@ pub(crate) fn wait_beside(fd: c_int, doorbell: c_int, until: Option<Instant>) ->
         1.. => {
             if both[1].revents & libc::POLLNVAL != 0 {
                 // The program has closed it by a raw system call.
-                hidden::is_taken(doorbell);
+                hidden::given_to_program(doorbell);
             }
             Ok(Woken { by_kernel: both[0].revents != 0, by_doorbell: both[1].revents & libc::POLLIN != 0 })
         }
@@ -278,7 +278,7 @@ pub(crate) fn end(fd: c_int) {
     let linger = libc::linger { l_onoff: 0, l_linger: 0 };
     let linger = value(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger);
     let aborts = linger.is_some_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0);
-    if aborts || matches!(look(fd), Found::Bytes(_)) {
+    if aborts || matches!(check(fd), Found::Bytes(_)) {
         return reset_now(fd);
     }
     // SAFETY: shutdown(2) takes numbers.
@@ -287,9 +287,9 @@ pub(crate) fn end(fd: c_int) {
 
 /// Ends the connection with RST at once; the descriptor stays.
 pub(crate) fn reset_now(fd: c_int) {
-    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let unspecified = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
     // SAFETY: connect(2) takes AF_UNSPEC of any length to dissolve a connection.
-    unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) };
+    unsafe { real::connect(fd, &raw const unspecified, size_of_val(&unspecified) as u32) };
 }
 
 /// The Internet address of a socket.

@@ -27,19 +27,19 @@ use crate::clock;
 use crate::kernel;
 use crate::real;
 
+mod addresses;
 mod listeners;
 mod names;
-mod places;
 mod sibling;
 mod steering;
 mod word;
 
 pub(crate) use listeners::{
     before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
-    hides_option, hold_still, leave_number, listened, made_set, received, set_option, shut_down, start,
-    waits_otherwise,
+    hides_option, hold_still, leave_number, listened, made_set, polled_outside_epoll, received, set_option,
+    shut_down, start,
 };
-use names::{LISTENERS, SETS, What, what};
+use names::{Kind, LISTENERS, SETS, kind_of};
 pub(crate) use names::{is_on, knows};
 use steering::Words;
 
@@ -151,9 +151,9 @@ pub(crate) unsafe fn connecting(fd: c_int, address: *const libc::sockaddr, lengt
         return;
     }
     // SAFETY: the caller's promise.
-    let Some(target) = (unsafe { places::named(address, length) }) else { return };
+    let Some(target) = (unsafe { addresses::named(address, length) }) else { return };
     let is_stream = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
-    for number in places::at(target).filter(|_| is_stream()) {
+    for number in addresses::at(target).filter(|_| is_stream()) {
         MEMBERS.iter().filter_map(|set| set[number].words()).for_each(|words| words.cannot_accept());
     }
 }
@@ -169,9 +169,9 @@ pub(crate) unsafe fn around_wait(
     events: *mut epoll_event,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    match what(epfd) {
+    match kind_of(epfd) {
         // SAFETY: the caller's promise.
-        What::Set(set) => unsafe { in_set(set, events, call) },
+        Kind::Set(set) => unsafe { in_set(set, events, call) },
         _ => call(),
     }
 }
@@ -255,7 +255,7 @@ fn merge(set: usize, events: &mut [epoll_event]) -> usize {
 #[inline]
 pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     const OTHER_FIRST: u32 = 8;
-    let What::Listener(number) = what(fd) else { return call(fd) };
+    let Kind::Listener(number) = kind_of(fd) else { return call(fd) };
     if IGNORED[number].load(Relaxed) != 0 {
         IGNORED[number].store(0, Relaxed);
     }
@@ -331,13 +331,13 @@ pub(crate) unsafe fn control(
 ) -> c_int {
     let status = call();
     if status == 0
-        && let What::Listener(number) = what(fd)
+        && let Kind::Listener(number) = kind_of(fd)
     {
-        let wish = (operation != libc::EPOLL_CTL_DEL).then(|| {
+        let request = (operation != libc::EPOLL_CTL_DEL).then(|| {
             // SAFETY: the kernel has just read it; it is packed.
             unsafe { event.read_unaligned() }
         });
-        real::kept_errno(|| listeners::control(number, epfd, fd, wish));
+        real::kept_errno(|| listeners::control(number, epfd, fd, request));
     }
     status
 }

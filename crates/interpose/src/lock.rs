@@ -22,7 +22,7 @@ const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
 /// Spins before a thread yields its core, which the holder may need.
-const LOOKS: u32 = 64;
+const SPINS: u32 = 64;
 /// Yields before it sleeps. With one, the slowest hundredth of the requests to a pool on one core
 /// took five times plain TCP's time; with four, a pool on two CPUs gained half as much.
 const YIELDS: u32 = 3;
@@ -54,7 +54,7 @@ impl Lock {
     #[cold]
     fn wait(&self) -> Held<'_> {
         for _ in 0..YIELDS {
-            for _ in 0..LOOKS {
+            for _ in 0..SPINS {
                 if self.0.load(Ordering::Relaxed) == FREE
                     && let Some(held) = self.try_hold()
                 {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_try_in_vain_leaves_the_lock_held() {
+    fn a_failed_try_leaves_the_lock_held() {
         let lock = Lock::new();
         let held = lock.hold();
         assert!(lock.try_hold().is_none() && lock.try_hold().is_none());
@@ -133,7 +133,7 @@ mod tests {
     /// free.
     #[test]
     #[allow(unsafe_code)] // a clock of the C library's
-    fn who_waits_sleeps() {
+    fn waiters_sleep() {
         let lock = Lock::new();
         let held = lock.hold();
         let spent = std::thread::scope(|scope| {

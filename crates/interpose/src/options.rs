@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::socklen_t;
 use promote::{KernelEnd, Next, Reason};
 
+use crate::demotion;
 use crate::kernel;
 use crate::kernel_options;
-use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
 use crate::real;
 use crate::sockets::{self, Promoted, Socket, State};
@@ -30,7 +30,7 @@ pub(crate) unsafe fn get(
 ) -> Option<c_int> {
     // This option receives data.
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) {
-        leaving::leave_for(fd, Reason::Option);
+        demotion::demote_for(fd, Reason::Option);
     }
     let is_ours =
         matches!((level, name), (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_ERROR));
@@ -80,9 +80,9 @@ pub(crate) unsafe fn set(
         match (level, name) {
             // They change what reads, writes and peeks do.
             (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) | (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
-                leaving::leave_for(fd, Reason::Option)
+                demotion::demote_for(fd, Reason::Option)
             }
-            _ => real::kept_errno(|| leaving::leave_for_option(fd)),
+            _ => real::kept_errno(|| demotion::demote_for_option(fd)),
         }
         return None;
     }
@@ -92,7 +92,7 @@ pub(crate) unsafe fn set(
         return None;
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) && matches!(wanted, 0 | 1) {
-        socket.tells_unread.store(wanted == 1, Relaxed);
+        socket.reports_unread.store(wanted == 1, Relaxed);
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
         socket.lock().promoted.as_deref_mut()?.corked = wanted != 0;
@@ -118,8 +118,8 @@ pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
         && let Some(socket) = table::socket(fd)
         && let Some(promoted) = socket.lock().promoted.as_deref_mut()
     {
-        promoted.waits_for_ever = false;
-        promoted.limits_set = promoted.limits_set.wrapping_add(1);
+        promoted.has_no_timeout = false;
+        promoted.timeout_changes = promoted.timeout_changes.wrapping_add(1);
     }
 }
 
@@ -138,13 +138,13 @@ const LEAST_LIMIT: u32 = 32 << 10;
 
 /// The value that recvmsg(2) adds for TCP_INQ: the unread bytes, and 1 for FIN (`tcp_inq_hint`).
 pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
-    if !socket.tells_unread.load(Relaxed) {
+    if !socket.reports_unread.load(Relaxed) {
         return None;
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
     let is_in_ring = !promoted.connection.reads_from_kernel() && !promoted.connection.kernel_has_bytes();
-    let in_kernel = if is_in_ring { 0 } else { promoted.look_behind_bells(fd) };
+    let in_kernel = if is_in_ring { 0 } else { promoted.check_behind_wake_ups(fd) };
     let here = promoted.shows(in_kernel);
     // After 0 a program waits: ask the kernel, whose event may have been reported already. If the
     // set polls the ring that is not the case, unless the set reported the kernel's event.
@@ -162,7 +162,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
-    let in_kernel = promoted.look_behind_bells(fd);
+    let in_kernel = promoted.check_behind_wake_ups(fd);
     Some(promoted.shows(in_kernel))
 }
 
@@ -177,7 +177,7 @@ impl Promoted {
         if ends & libc::POLLERR as u32 == 0 {
             return ends & libc::POLLRDHUP as u32 != 0;
         }
-        self.look(fd);
+        self.check_kernel(fd);
         matches!(self.connection.next(0), Ok(Next::End(KernelEnd::Finished)))
     }
 

@@ -10,12 +10,12 @@ use ring::{Ahead, Lane};
 
 use crate::call_limit::CallLimit;
 use crate::clock;
+use crate::consume::Outcome;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
-use crate::receive::{Part, receive_some};
+use crate::receive::{Run, receive_some};
 use crate::signals;
 use crate::sockets::{Promoted, Socket};
-use crate::take::Outcome;
 
 /// Whether the call waits for more than the first byte.
 #[inline]
@@ -40,7 +40,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
         match receive_some(socket, &mut kept, &mut limit, fd, &into, flags | now, seen > 0)? {
             // Another reader may have consumed some of it.
-            Ok(Part { count, .. }) => seen = seen.max(count),
+            Ok(Run { count, .. }) => seen = seen.max(count),
             Err(errno) if seen == 0 => return Some(Err(errno)),
             Err(_) => last = true,
         }
@@ -64,7 +64,7 @@ impl Promoted {
     /// Copies what is here on both paths, and consumes nothing; 0: nothing is here.
     #[cold]
     pub(crate) fn peek_across(&mut self, fd: c_int, into: Pieces<'_>, flags: c_int) -> Outcome {
-        let unread = match self.look(fd) {
+        let unread = match self.check_kernel(fd) {
             Found::Bytes(unread) => unread,
             Found::Nothing | Found::End | Found::Failed(_) => 0,
         };

@@ -12,10 +12,10 @@ use libc::{pollfd, sigset_t, timespec};
 use promote::Next;
 use ring::WakeUp;
 
-use crate::beside::Beside;
 use crate::clock::{self, Instant};
 use crate::doorbell::Doorbell;
 use crate::epoll::Limit;
+use crate::poll_entries::PollEntries;
 use crate::promoter;
 use crate::real;
 use crate::receive;
@@ -39,7 +39,7 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     let mut concerns = false;
     for fd in fds {
         match table::entry(fd.fd) {
-            Entry::Set(set) => sets::watched_from_outside(set, false),
+            Entry::Set(set) => sets::polled_from_outside(set, false),
             _ => concerns |= fd.events & IN != 0 && promoted(fd.fd).is_some(),
         }
     }
@@ -52,7 +52,7 @@ pub(crate) trait Waited {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)>;
 
     /// Whether all are promoted sockets, polled only for reading.
-    fn asks_rings_alone(&self) -> bool;
+    fn polls_rings_only(&self) -> bool;
 
     /// Sets the result to "nothing is ready".
     fn clear(&mut self);
@@ -82,7 +82,7 @@ impl Waited for [pollfd] {
         self.iter().filter(|fd| fd.events & IN != 0).map(|fd| (fd.fd, fd.revents & IN != 0))
     }
 
-    fn asks_rings_alone(&self) -> bool {
+    fn polls_rings_only(&self) -> bool {
         self.iter().all(|fd| fd.fd < 0 || (fd.events & !IN == 0 && promoted(fd.fd).is_some()))
     }
 
@@ -141,28 +141,30 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         at_once,
         began: Some(began),
         asked_kernel: ASKED.get(),
-        beside: None,
-        takes_beside: true,
+        polled: None,
+        accepts_doorbells: true,
     };
     let done = Waiter::new(deadline).wait(&mut poll);
     let errno = real::errno();
     woke(fds);
     // The program may wait outside the library next.
-    for (fd, said) in fds.to_read() {
-        let Some(socket) = promoted(fd).filter(|socket| said || !socket.hears.load(Ordering::Relaxed)) else {
+    for (fd, reported) in fds.to_read() {
+        let Some(socket) =
+            promoted(fd).filter(|socket| reported || !socket.kernel_reports_arrivals.load(Ordering::Relaxed))
+        else {
             continue;
         };
         let mut inner = socket.lock();
         let in_a_set = inner.interest.sets > 0;
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         if !at_once {
-            promoted.is_awaited_here();
+            promoted.note_wait();
         }
-        let rests = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_awake());
-        if !rests && promoted.arm().unwrap_or(true) {
+        let is_covered = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_unarmed());
+        if !is_covered && promoted.arm().unwrap_or(true) {
             drop(inner);
             // Nor does it wake its set, in which another thread may sleep.
-            receive::settle(socket);
+            receive::list_in_set(socket);
         }
     }
     promoter::answers();
@@ -179,9 +181,9 @@ struct Poll<'a, W: ?Sized> {
     began: Option<Instant>,
     asked_kernel: Option<Instant>,
     /// During a sleep.
-    beside: Option<Beside>,
+    polled: Option<PollEntries>,
     /// The kernel accepts the doorbells in addition to the program's entries.
-    takes_beside: bool,
+    accepts_doorbells: bool,
 }
 
 impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
@@ -191,8 +193,8 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
         let now = self.began.take().unwrap_or_else(clock::now);
         let ready = any_ready(self.fds);
         let is_due = self.asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY);
-        let looks = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_look();
-        if ready && self.mask.is_null() && !is_due && self.fds.asks_rings_alone() {
+        let looks = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_spin();
+        if ready && self.mask.is_null() && !is_due && self.fds.polls_rings_only() {
             // The kernel's own events are asked for within `KERNEL_EVERY`.
             self.fds.clear();
             let found = self.fds.correct();
@@ -215,41 +217,42 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
                 return Break(found);
             }
         }
-        Continue(if looks { Phase::Look } else { Phase::Sleep })
+        Continue(if looks { Phase::Spin } else { Phase::Sleep })
     }
 
-    fn begins_to_look(&mut self) {
+    fn begin_spin(&mut self) {
         for fd in self.fds.to_read() {
-            with(fd, |promoted, _| promoted.heat_alone());
+            with(fd, |promoted, _| promoted.heat_outside_set());
         }
     }
 
-    fn looks(&mut self) -> bool {
+    fn poll_rings(&mut self) -> bool {
         any_ready(self.fds)
     }
 
-    fn arms(&mut self) -> ControlFlow<c_int, Armed> {
+    fn arm(&mut self) -> ControlFlow<c_int, Armed> {
         // The sleep watches the doorbells of a few sockets, and the kernel connections of all.
-        let few = self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(Beside::MOST + 1).count()
-            <= Beside::MOST;
-        self.beside = if few && self.takes_beside { Beside::of(self.fds.entries()) } else { None };
-        let armed = arm_all(self.fds, &mut self.beside);
-        if armed == Armed::News {
-            are_awake(self.fds, &mut self.beside);
+        let few =
+            self.fds.to_read().filter(|(fd, _)| promoted(*fd).is_some()).take(PollEntries::MOST + 1).count()
+                <= PollEntries::MOST;
+        self.polled = if few && self.accepts_doorbells { PollEntries::of(self.fds.entries()) } else { None };
+        let armed = arm_all(self.fds, &mut self.polled);
+        if armed == Armed::Pending {
+            end_sleep(self.fds, &mut self.polled);
         }
         Continue(armed)
     }
 
-    fn sleeps(&mut self, until: Option<Instant>) -> Slept<c_int> {
+    fn sleep(&mut self, until: Option<Instant>) -> Slept<c_int> {
         // SAFETY: a mask or null.
-        let found = unsafe { ask_beside(self.fds, &mut self.beside, Limit::until(until), self.mask) };
+        let found = unsafe { ask_with_doorbells(self.fds, &mut self.polled, Limit::until(until), self.mask) };
         let at = clock::now();
         let errno = real::errno();
-        let called = are_awake(self.fds, &mut self.beside);
+        let peer_woke_at = end_sleep(self.fds, &mut self.polled);
         woke(self.fds);
         real::set_errno(errno);
         let found = found.unwrap_or_else(|| {
-            self.takes_beside = false;
+            self.accepts_doorbells = false;
             // SAFETY: a mask or null.
             unsafe { ask(self.fds, Limit::After(Duration::ZERO), self.mask) }
         });
@@ -260,28 +263,28 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
                 found => Break(found),
             },
         };
-        Slept { at, called, outcome }
+        Slept { at, peer_woke_at, outcome }
     }
 
-    fn has_nothing(&mut self) -> c_int {
+    fn timed_out(&mut self) -> c_int {
         0
     }
 
-    fn is_find(found: &c_int) -> bool {
+    fn is_found(found: &c_int) -> bool {
         *found > 0
     }
 
-    fn is_interrupted(&mut self) -> c_int {
-        are_awake(self.fds, &mut self.beside);
+    fn interrupted(&mut self) -> c_int {
+        end_sleep(self.fds, &mut self.polled);
         real::set_errno(libc::EINTR);
         -1
     }
 }
 
-/// Runs for a socket whose ring has to be polled. `said`: the kernel reports it readable.
-fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
+/// Runs for a socket whose ring has to be polled. `reported`: the kernel reports it readable.
+fn with<T>((fd, reported): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
     let socket = promoted(fd)?;
-    if socket.hears.load(Ordering::Relaxed) && !said {
+    if socket.kernel_reports_arrivals.load(Ordering::Relaxed) && !reported {
         return None;
     }
     Some(run(socket.lock().promoted.as_deref_mut()?, fd))
@@ -289,7 +292,9 @@ fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> 
 
 /// Whether a ring among them is in use, so that a spin may pay.
 fn any_in_use<W: Waited + ?Sized>(fds: &W) -> bool {
-    fds.to_read().any(|(fd, _)| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
+    fds.to_read().any(|(fd, _)| {
+        promoted(fd).is_some_and(|socket| !socket.kernel_reports_arrivals.load(Ordering::Relaxed))
+    })
 }
 
 fn has_bytes(promoted: &mut Promoted) -> bool {
@@ -300,48 +305,50 @@ fn any_ready<W: Waited + ?Sized>(fds: &W) -> bool {
     fds.to_read().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
 }
 
-fn arm_all<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> Armed {
-    let (mut news, mut unseen) = (false, None);
+fn arm_all<W: Waited + ?Sized>(fds: &W, polled: &mut Option<PollEntries>) -> Armed {
+    let (mut pending, mut unseen) = (false, None);
     for (fd, _) in fds.to_read() {
         let Some(socket) = promoted(fd) else { continue };
-        if threads::is_alone() && socket.hears.load(Ordering::Relaxed) {
+        if threads::is_alone() && socket.kernel_reports_arrivals.load(Ordering::Relaxed) {
             continue;
         }
         let mut inner = socket.lock();
         let in_a_set = inner.interest.sets > 0;
         if let Some(promoted) = inner.promoted.as_deref_mut() {
-            promoted.is_used();
+            promoted.note_use();
             // A socket that its epoll set polls gets no wake-up of its own.
-            if !promoted.will_hear() {
+            if !promoted.kernel_reports_arrivals() {
                 let watched = (promoted.doorbell_to_sleep_by().filter(|_| !in_a_set))
-                    .is_some_and(|bell| beside.as_mut().is_some_and(|beside| beside.push(bell)));
-                news |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
+                    .is_some_and(|doorbell| polled.as_mut().is_some_and(|polled| polled.push(doorbell)));
+                pending |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
             }
-            promoted.is_slept_on();
-            unseen = soonest(unseen, promoted.wakes_unseen(fd));
+            promoted.note_sleep();
+            unseen = soonest(unseen, promoted.wake_unseen_if_due(fd));
         }
     }
-    if news { Armed::News } else { Armed::Asleep { unseen } }
+    if pending { Armed::Pending } else { Armed::Asleep { unseen } }
 }
 
 /// After a sleep, or one that was called off: the doorbells are not watched any more. Returns when
 /// the peer sent the wake-up that ended it; 0: not known.
-fn are_awake<W: Waited + ?Sized>(fds: &W, beside: &mut Option<Beside>) -> u64 {
-    let mut called = 0;
-    for (fd, said) in fds.to_read() {
-        let Some(socket) = promoted(fd).filter(|socket| said || !socket.hears.load(Ordering::Relaxed)) else {
+fn end_sleep<W: Waited + ?Sized>(fds: &W, polled: &mut Option<PollEntries>) -> u64 {
+    let mut peer_woke_at = 0;
+    for (fd, reported) in fds.to_read() {
+        let Some(socket) =
+            promoted(fd).filter(|socket| reported || !socket.kernel_reports_arrivals.load(Ordering::Relaxed))
+        else {
             continue;
         };
         let mut inner = socket.lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         let own = promoted.doorbell.as_ref().and_then(Doorbell::own);
-        let rung = own.zip(beside.as_mut()).and_then(|(own, beside)| beside.is_rung(own)) == Some(true);
-        promoted.is_awake(rung);
-        if said || rung {
-            called = called.max(promoted.connection.peer_woke_at());
+        let rung = own.zip(polled.as_mut()).and_then(|(own, polled)| polled.has_rung(own)) == Some(true);
+        promoted.note_wake(rung);
+        if reported || rung {
+            peer_woke_at = peer_woke_at.max(promoted.connection.peer_woke_at());
         }
     }
-    called
+    peer_woke_at
 }
 
 /// After a sleep: other threads need not consider this one any more.
@@ -351,7 +358,7 @@ fn woke<W: Waited + ?Sized>(fds: &W) {
     }
     for socket in fds.to_read().filter_map(|(fd, _)| promoted(fd)) {
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
-            promoted.is_used();
+            promoted.note_use();
         }
     }
 }
@@ -359,18 +366,18 @@ fn woke<W: Waited + ?Sized>(fds: &W) {
 /// Whether a descriptor is readable, given the kernel's report, with the ring's bytes added and
 /// wake-up bytes ignored; and whether it has failed: the kernel reported the error to the library,
 /// and will not repeat it. `None`: the kernel's report stands.
-pub(crate) fn judge(fd: c_int, said: bool) -> Option<(bool, bool)> {
-    with((fd, said), |promoted, fd| {
-        let readable = has_bytes(promoted) || (said && has_news(promoted, fd));
+pub(crate) fn judge(fd: c_int, reported: bool) -> Option<(bool, bool)> {
+    with((fd, reported), |promoted, fd| {
+        let readable = has_bytes(promoted) || (reported && has_event(promoted, fd));
         (readable, promoted.connection.has_error())
     })
 }
 
 /// Whether a socket that the kernel reports readable has anything to read.
-fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
+fn has_event(promoted: &mut Promoted, fd: c_int) -> bool {
     let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
     // FIN may lie behind wake-up bytes, and a call that does not wait asks once.
-    kernel_knows || promoted.kernel_has_news(fd) || has_bytes(promoted) || promoted.kernel_has_news(fd)
+    kernel_knows || promoted.kernel_has_event(fd) || has_bytes(promoted) || promoted.kernel_has_event(fd)
 }
 
 /// # Safety
@@ -388,19 +395,19 @@ unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset
 /// # Safety
 ///
 /// `mask` is null or a mask.
-unsafe fn ask_beside<W: Waited + ?Sized>(
+unsafe fn ask_with_doorbells<W: Waited + ?Sized>(
     fds: &mut W,
-    beside: &mut Option<Beside>,
+    polled: &mut Option<PollEntries>,
     limit: Limit,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let Some(beside) = beside else {
+    let Some(polled) = polled else {
         // SAFETY: the caller's promise.
         return Some(unsafe { ask(fds, limit, mask) });
     };
     let time = limit.time();
     // SAFETY: a time or null, and the caller's mask.
-    match unsafe { beside.ask(time.as_ref().map_or(null(), from_ref), mask) } {
+    match unsafe { polled.ask(time.as_ref().map_or(null(), from_ref), mask) } {
         Ok(entries) => fds.keep(entries),
         // With the doorbells they exceed RLIMIT_NOFILE.
         Err(libc::EINVAL) => None,

@@ -26,20 +26,20 @@ use crate::sockets::{self, Socket, State};
 use crate::stats;
 use crate::uring;
 
+mod hold;
 mod pace;
 mod replaced;
-mod still;
 mod withdrawals;
 
-use pace::look_later;
+pub(crate) use hold::{hold, release};
+use pace::check_later;
 pub(crate) use pace::{after_message, ended};
 pub(crate) use replaced::replacing;
-pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
 
 /// Consecutive offers without a match that are counted: each doubles the number of connections that
 /// are not offered next.
-const UNMET_MAX: u32 = 6;
+const UNMATCHED_MAX: u32 = 6;
 /// Interval between checks for an answer, at first and at last: each check without one doubles it.
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
 /// An interval from which on no answer is imminent.
@@ -47,7 +47,7 @@ const PATIENT: Duration = Duration::from_millis(5);
 /// How long a new connection waits for its promotion in eager mode.
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the monitor is read after the last offer that was withdrawn unanswered.
-const LISTENS_FOR: Duration = Duration::from_secs(2);
+const READS_FOR: Duration = Duration::from_secs(2);
 
 /// First number tried for our two descriptors: both fit into the table with which every process
 /// begins (NR_OPEN_DEFAULT, 64). A higher number grows the table, and in a process with threads the
@@ -74,13 +74,13 @@ struct Promoter {
     /// The interval before the next check.
     pause: Duration,
     /// Consecutive offers without a match.
-    unmet: u32,
+    unmatched: u32,
     /// The monitor's reason for the last of them.
-    unmet_word: Reason,
+    unmatched_reason: Reason,
     /// Connections that are not offered, because of that.
-    leave_out: u32,
+    skip_offers: u32,
     /// Until then the answer to a withdrawn offer may arrive.
-    listens_until: Instant,
+    reads_until: Instant,
     /// Why there is no monitor, while there is none.
     absence: Reason,
 }
@@ -90,7 +90,7 @@ static PROMOTER: Mutex<Option<Promoter>> = Mutex::new(None);
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// Something else may have to be read from the monitor, or sent to it: a monitor that is not read
 /// from stops reading.
-static LISTENS: AtomicBool = AtomicBool::new(false);
+static READS_MONITOR: AtomicBool = AtomicBool::new(false);
 /// Time of the next check: in nanoseconds of the clock while an answer is imminent, else in
 /// milliseconds.
 static ASK_AT: AtomicU64 = AtomicU64::new(0);
@@ -160,8 +160,8 @@ fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
 /// check.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
     if socket.connects() {
-        socket.looked_at.store(0, Ordering::Relaxed);
-        socket.looked_when.store(milliseconds(), Ordering::Relaxed);
+        socket.checked_at.store(0, Ordering::Relaxed);
+        socket.checked_when.store(milliseconds(), Ordering::Relaxed);
         stats::begins(socket);
     }
     if mode::is_eager() && socket.state() == State::Plain {
@@ -228,14 +228,14 @@ fn await_answer(socket: &'static Socket, number: u32) {
 fn offer(socket: &'static Socket, number: u32) -> bool {
     if !mode::promotes() {
         // Only its counters are kept.
-        socket.look_at.store(u32::MAX, Ordering::Relaxed);
+        socket.check_at.store(u32::MAX, Ordering::Relaxed);
         return true;
     }
     if socket.holders.are_several() {
         // A server that forks for each connection closes it in one of the two processes.
         stats::begins(socket);
         stats::stays(socket, Reason::Shared);
-        look_later(socket);
+        check_later(socket);
         return true;
     }
     with(|promoter| promoter.offer(socket, number))
@@ -249,13 +249,13 @@ pub(crate) fn is_impatient() -> bool {
 /// Handles the monitor's answers.
 #[inline]
 pub(crate) fn answers() {
-    if WAITING.load(Ordering::Relaxed) > 0 || LISTENS.load(Ordering::Relaxed) {
-        take_answers();
+    if WAITING.load(Ordering::Relaxed) > 0 || READS_MONITOR.load(Ordering::Relaxed) {
+        handle_answers();
     }
 }
 
 #[cold]
-fn take_answers() {
+fn handle_answers() {
     let is_early = match is_impatient() {
         true => nanoseconds() < ASK_AT.load(Ordering::Relaxed),
         false => milliseconds() < ASKED_FROM.load(Ordering::Relaxed),
@@ -298,15 +298,15 @@ pub(crate) fn forked() {
     no_longer_offered(|_| {});
     // Threads of the parent may have been halfway through an update.
     WAITING.store(0, Ordering::Relaxed);
-    LISTENS.store(false, Ordering::Relaxed);
+    READS_MONITOR.store(false, Ordering::Relaxed);
     IMPATIENT.store(false, Ordering::Relaxed);
     withdrawals::forget();
     with(|promoter| {
         // Closes the child's copy of the descriptor.
         promoter.client = None;
         promoter.kept.clear();
-        promoter.unmet = 0;
-        promoter.leave_out = 0;
+        promoter.unmatched = 0;
+        promoter.skip_offers = 0;
     });
 }
 
@@ -324,12 +324,12 @@ impl Promoter {
             client: None,
             others: Vec::new(),
             kept: Vec::new(),
-            listens_until: clock::now(),
+            reads_until: clock::now(),
             absence: Reason::NoMonitor,
             pause: ANSWERS_EVERY[0],
-            unmet: 0,
-            unmet_word: Reason::NoPeer,
-            leave_out: 0,
+            unmatched: 0,
+            unmatched_reason: Reason::NoPeer,
+            skip_offers: 0,
         }
     }
 
@@ -355,7 +355,7 @@ impl Promoter {
         }
         let raw = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(raw) else { return };
-        look_later(socket);
+        check_later(socket);
         let (Some(local), Some(peer)) = (kernel::address(raw), kernel::peer(raw)) else { return };
         // An inherited socket counts in this process from now on.
         stats::begins(socket);
@@ -369,14 +369,14 @@ impl Promoter {
             stats::stays(socket, Reason::Option);
             return socket.set_state(State::Kernel);
         }
-        if self.leave_out > 0 && !mode::is_eager() {
-            self.leave_out -= 1;
-            return stats::left_out(socket, self.unmet_word);
+        if self.skip_offers > 0 && !mode::is_eager() {
+            self.skip_offers -= 1;
+            return stats::skipped(socket, self.unmatched_reason);
         }
         if self.client.is_none() {
-            uring::look();
+            uring::find();
         }
-        if uring::is_unseen() {
+        if uring::has_untracked() {
             stats::stays(socket, Reason::IoUring);
             return match self.client().map(|client| client.decline(Reason::IoUring, fd)) {
                 Some(false) => self.answers(),
@@ -384,7 +384,7 @@ impl Promoter {
             };
         }
         let Some(token) = token(socket, number) else { return };
-        withdrawals::tell_all(self);
+        withdrawals::send_pending(self);
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
                 stats::offered(socket);
@@ -412,10 +412,10 @@ impl Promoter {
         let Some(client) = &mut self.client else { return };
         client.withdraw(token);
         if unanswered {
-            self.listens_until = clock::now() + LISTENS_FOR;
+            self.reads_until = clock::now() + READS_FOR;
         }
         if unanswered || client.has_unsent() {
-            LISTENS.store(true, Ordering::Relaxed);
+            READS_MONITOR.store(true, Ordering::Relaxed);
         }
     }
 
@@ -438,7 +438,7 @@ impl Promoter {
         IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
         for grant in std::mem::take(&mut self.kept) {
             self.pause = ANSWERS_EVERY[0];
-            self.take_up(grant);
+            self.promote(grant);
         }
         let mut came = false;
         loop {
@@ -458,17 +458,17 @@ impl Promoter {
                 }
                 Ok(Some(Answer::Peer { token, user })) => {
                     if let Some(user) = user {
-                        stats::met_other_user(user);
+                        stats::note_other_user(user);
                     }
                     if let Some(socket) = offered(token) {
                         stats::stays(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
                     }
                 }
-                Ok(Some(Answer::Declined { reason, .. })) => stats::was_declined(reason),
+                Ok(Some(Answer::Declined { reason, .. })) => stats::note_declined(reason),
                 Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
                 Ok(None) => {
                     let unsent = client.has_unsent();
-                    LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
+                    READS_MONITOR.store(unsent || now < self.reads_until, Ordering::Relaxed);
                     // Connections that began together get their answers together.
                     if came {
                         self.expect_soon();
@@ -495,7 +495,7 @@ impl Promoter {
 
     /// The monitor is gone: offered sockets stay on TCP until they are next considered.
     fn lost(&mut self) {
-        LISTENS.store(false, Ordering::Relaxed);
+        READS_MONITOR.store(false, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
         self.kept.clear();
         no_longer_offered(|socket| stats::stays(socket, self.absence));
@@ -507,17 +507,17 @@ impl Promoter {
         match reason {
             // Too many offers at once, or the monitor is ending: a later offer may succeed.
             Reason::Rate | Reason::NoMonitor => {
-                look_later(socket);
+                check_later(socket);
                 answered(socket, State::Plain);
             }
             // The peer does not run with Megapipe, or has carried too little till now; or the
             // policy may change.
             Reason::NoPeer | Reason::OtherUser => {
-                look_later(socket);
+                check_later(socket);
                 answered(socket, State::Plain);
-                self.unmet = (self.unmet + 1).min(UNMET_MAX);
-                self.unmet_word = reason;
-                self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
+                self.unmatched = (self.unmatched + 1).min(UNMATCHED_MAX);
+                self.unmatched_reason = reason;
+                self.skip_offers = if self.unmatched < 4 { 0 } else { 1 << self.unmatched };
             }
             _ => drop(answered(socket, State::Kernel)),
         }
@@ -531,8 +531,8 @@ impl Promoter {
         peer_loop: Arc<PeerLoop>,
         doorbells: Option<Doorbells>,
     ) {
-        self.unmet = 0;
-        self.leave_out = 0;
+        self.unmatched = 0;
+        self.skip_offers = 0;
         let Some(socket) = offered(token) else {
             self.withdraw(token, false);
             return;
@@ -556,11 +556,11 @@ impl Promoter {
         };
         // At once: until then they have numbers that the program may close.
         let doorbell = doorbells.and_then(Doorbell::new);
-        self.take_up(Grant { token, own, peer, other, doorbell });
+        self.promote(Grant { token, own, peer, other, doorbell });
     }
 
     /// Promotes a connection, unless a call is in progress: then once that has ended.
-    fn take_up(&mut self, grant: Grant) {
+    fn promote(&mut self, grant: Grant) {
         let token = grant.token;
         let Some(socket) = offered(token) else {
             // It was closed meanwhile, and its offer with it.
@@ -599,7 +599,7 @@ fn no_longer_offered(also: impl Fn(&Socket)) {
     for (_, socket) in sockets::all() {
         if socket.state() == State::Offered {
             also(socket);
-            look_later(socket);
+            check_later(socket);
             answered(socket, State::Plain);
         }
     }

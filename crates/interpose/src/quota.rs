@@ -68,7 +68,7 @@ fn times(file: &CString) -> Option<u64> {
 }
 
 /// Whether a group was throttled in the second before the last check.
-pub(crate) fn holds_up(now: Instant) -> bool {
+pub(crate) fn is_throttled(now: Instant) -> bool {
     let now = now.as_nanos() as u64;
     let due = DUE.load(Relaxed);
     if now >= due && DUE.compare_exchange(due, now + EVERY.as_nanos() as u64, Relaxed, Relaxed).is_ok() {

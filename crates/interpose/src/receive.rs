@@ -11,35 +11,35 @@ use ring::WakeUp;
 
 use crate::call_limit::CallLimit;
 use crate::clock::{self, Instant};
+use crate::consume::{Outcome, consume};
+use crate::demotion;
 use crate::kernel;
-use crate::leaving;
 use crate::memory::{Pieces, piece};
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
 use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
-use crate::take::{Outcome, take};
 use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
 use crate::waiters;
 
 /// Bytes from either the ring or the kernel.
-pub(crate) struct Part {
+pub(crate) struct Run {
     pub(crate) count: usize,
     /// Bytes from the other one may follow.
     pub(crate) is_at_seam: bool,
 }
 
 /// Or an errno. `None`: the socket turned out not to be promoted.
-pub(crate) type Received = Option<Result<Part, i32>>;
+pub(crate) type Received = Option<Result<Run, i32>>;
 
-/// Receives on a promoted socket. `None`: it turned out not to be promoted, and `taken` bytes are
+/// Receives on a promoted socket. `None`: it turned out not to be promoted, and `consumed` bytes are
 /// fewer than the call waits for.
 pub(crate) fn receive(
     socket: &'static Socket,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
-    taken: &mut usize,
+    consumed: &mut usize,
 ) -> Option<Outcome> {
     let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
     // Bytes that a waiting call needs before it returns.
@@ -51,24 +51,24 @@ pub(crate) fn receive(
     let mut limit = CallLimit::of(libc::SO_RCVTIMEO);
     loop {
         // Bytes on the other path belong to the same read, which does not wait for them.
-        let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
-        let rest = into.after(*taken);
-        match receive_some(socket, &mut kept, &mut limit, fd, &rest, flags | more, *taken > 0) {
-            Some(Ok(Part { count, is_at_seam })) => {
-                *taken += count;
+        let more = if *consumed >= wanted { libc::MSG_DONTWAIT } else { 0 };
+        let rest = into.after(*consumed);
+        match receive_some(socket, &mut kept, &mut limit, fd, &rest, flags | more, *consumed > 0) {
+            Some(Ok(Run { count, is_at_seam })) => {
+                *consumed += count;
                 // The kernel may have more for pieces beyond its call; a peek would see the same
                 // bytes again.
                 let is_whole = flags & libc::MSG_PEEK != 0 || count < rest.in_one_call();
-                let ends = *taken >= wanted && !is_at_seam && is_whole;
-                if count == 0 || *taken >= into.left || ends {
-                    return Some(Ok(*taken));
+                let ends = *consumed >= wanted && !is_at_seam && is_whole;
+                if count == 0 || *consumed >= into.left || ends {
+                    return Some(Ok(*consumed));
                 }
             }
             // Consumed bytes are returned first, as Linux does; the next call gets the error, or it
             // was an interruption.
-            Some(Err(_)) if *taken > 0 => return Some(Ok(*taken)),
+            Some(Err(_)) if *consumed > 0 => return Some(Ok(*consumed)),
             Some(Err(errno)) => return Some(Err(errno)),
-            None => return (*taken >= wanted).then_some(Ok(*taken)),
+            None => return (*consumed >= wanted).then_some(Ok(*consumed)),
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn receive_some(
     fd: c_int,
     into: &Pieces<'_>,
     flags: c_int,
-    told: bool,
+    partial: bool,
 ) -> Received {
     let blocks = socket.blocks(flags);
     let mut read = Read {
@@ -105,17 +105,17 @@ pub(crate) fn receive_some(
         fd,
         into,
         flags,
-        told,
+        partial,
         blocks,
-        looks_first: blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0,
+        checks_first: blocks && flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0,
         dissolved_before: socket.dissolved.load(Relaxed),
         slept: false,
-        asked: false,
-        flags_asked: false,
+        kernel_reported: false,
+        flags_checked: false,
         until: None,
         doorbell: None,
-        waits_for_ever: false,
-        limits_set: 0,
+        has_no_timeout: false,
+        timeout_changes: 0,
     };
     Waiter::new(None).wait(&mut read)
 }
@@ -128,24 +128,24 @@ struct Read<'a> {
     fd: c_int,
     into: &'a Pieces<'a>,
     flags: c_int,
-    told: bool,
+    partial: bool,
     blocks: bool,
     /// It has not checked yet, and would wait.
-    looks_first: bool,
+    checks_first: bool,
     dissolved_before: u32,
     /// Since the last check.
     slept: bool,
     /// The kernel has reported something.
-    asked: bool,
+    kernel_reported: bool,
     /// See [`Self::became_nonblocking`].
-    flags_asked: bool,
+    flags_checked: bool,
     /// When the call times out, if it sleeps in a call of the kernel.
     until: Option<Instant>,
     /// The doorbell that it also watches while it sleeps.
     doorbell: Option<c_int>,
     /// SO_RCVTIMEO is not set, as of this many changes of it.
-    waits_for_ever: bool,
-    limits_set: u32,
+    has_no_timeout: bool,
+    timeout_changes: u32,
 }
 
 impl Waiting for Read<'_> {
@@ -163,37 +163,37 @@ impl Waiting for Read<'_> {
             let dissolved = slept && socket.dissolved.load(Relaxed) != self.dissolved_before;
             return Break(dissolved.then_some(Err(libc::EPIPE)));
         };
-        promoted.is_used();
-        let looks = std::mem::take(&mut self.looks_first);
-        if looks && sets == 0 && promoted.shown <= promoted.connection.taken() {
+        promoted.note_use();
+        let is_first_check = std::mem::take(&mut self.checks_first);
+        if is_first_check && sets == 0 && promoted.shown <= promoted.connection.taken() {
             // Nothing has reported these bytes to the program: this read is how it waits.
-            promoted.is_read_by_waiting();
+            promoted.note_blocking_read();
         }
-        if looks && promoted.has_only_an_empty_ring() {
+        if is_first_check && promoted.has_only_an_empty_ring() {
             // The next bytes most likely come by the ring: the kernel is asked only after a spin
             // that found nothing.
-            promoted.is_awaited_here();
+            promoted.note_wait();
             self.kept.get_or_insert_with(|| socket.keep());
-            if waiter.may_look() {
-                return Continue(Phase::Look);
+            if waiter.may_spin() {
+                return Continue(Phase::Spin);
             }
         }
         // A set that is not tracked may be edge-triggered.
-        let told_again = if set == 0 { promoted.waiters.are_seen() } else { events & EDGE == 0 };
+        let reported_again = if set == 0 { promoted.waiters.are_seen() } else { events & EDGE == 0 };
         // If only the kernel can have data, one blocking recv(2) both waits and reads; else the
         // sleep that also watches the doorbell reports it.
-        let hears = if promoted.waits_in_kernel(flags) {
-            !self.asked && promoted.knows_nothing()
+        let waits_first = if promoted.waits_in_kernel(flags) {
+            !self.kernel_reported && promoted.last_check_found_nothing()
         } else {
             sets == 0
                 && self.blocks
-                && !self.asked
-                && waiter.has_looked()
+                && !self.kernel_reported
+                && waiter.has_spun()
                 && promoted.doorbell_to_sleep_by().is_some()
                 && promoted.has_only_an_empty_ring()
         };
-        if !hears && let Break(outcome) = take(promoted, fd, *self.into, flags, told_again) {
-            if outcome.is_err() && !self.told {
+        if !waits_first && let Break(outcome) = consume(promoted, fd, *self.into, flags, reported_again) {
+            if outcome.is_err() && !self.partial {
                 promoted.connection.take_error();
             }
             return Break(Some(finish(socket, inner, fd, flags, outcome)));
@@ -204,7 +204,7 @@ impl Waiting for Read<'_> {
         let is_told = flags & libc::MSG_DONTWAIT != 0
             || (!self.blocks && !promoted.waits_in_kernel(flags) && promoted.is_nonblocking(fd));
         if is_told {
-            return match promoted.rest(sets > 0) {
+            return match promoted.arm_unless_covered(sets > 0) {
                 Ok(true) => Continue(Phase::Collect),
                 Ok(false) => Break(Some(Err(libc::EAGAIN))),
                 Err(errno) => Break(Some(Err(errno))),
@@ -212,53 +212,53 @@ impl Waiting for Read<'_> {
         }
         if promoted.waits_in_kernel(flags) {
             waiter.stop();
-            return self.asks_kernel(inner);
+            return self.wait_in_kernel(inner);
         }
-        promoted.is_awaited_here();
+        promoted.note_wait();
         match self.limit.next_wait(fd) {
             Ok(until) => self.until = until,
             Err(errno) => return Break(Some(Err(errno))),
         }
-        Continue(if self.blocks && waiter.may_look() { Phase::Look } else { Phase::Sleep })
+        Continue(if self.blocks && waiter.may_spin() { Phase::Spin } else { Phase::Sleep })
     }
 
-    fn begins_to_look(&mut self) {
+    fn begin_spin(&mut self) {
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
-            promoted.heat_alone();
+            promoted.heat_outside_set();
         }
     }
 
-    fn looks(&mut self) -> bool {
+    fn poll_rings(&mut self) -> bool {
         let Some(mut inner) = self.socket.try_lock() else { return false };
         let look = inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again());
         look != Some(Ok(false))
     }
 
     #[inline(never)]
-    fn arms(&mut self) -> ControlFlow<Received, Armed> {
+    fn arm(&mut self) -> ControlFlow<Received, Armed> {
         let mut inner = self.socket.lock();
         let sets = inner.interest.sets;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
-        promoted.is_used();
+        promoted.note_use();
         // If a set has it, too, the wake-up is the set's.
         self.doorbell = if sets == 0 && self.blocks { promoted.doorbell_to_sleep_by() } else { None };
         let by = self.doorbell.map_or(WakeUp::Tcp, |_| WakeUp::Doorbell);
         match promoted.arm_by(by) {
-            Ok(true) => return Continue(Armed::News),
-            Ok(false) => promoted.is_slept_on(),
+            Ok(true) => return Continue(Armed::Pending),
+            Ok(false) => promoted.note_sleep(),
             Err(errno) => return Break(Some(Err(errno))),
         }
         let unseen = if self.doorbell.is_some() {
-            promoted.wakes_unseen(self.fd)
+            promoted.wake_unseen_if_due(self.fd)
         } else {
             // The kernel's call does not end at a time of ours.
-            promoted.ring_unseen(self.fd);
+            promoted.wake_unseen(self.fd);
             None
         };
-        (self.waits_for_ever, self.limits_set) = (promoted.waits_for_ever, promoted.limits_set);
-        let owes = promoted.owes_bells();
+        (self.has_no_timeout, self.timeout_changes) = (promoted.has_no_timeout, promoted.timeout_changes);
+        let keeps_wake_ups = promoted.keeps_wake_ups();
         drop(inner);
-        if owes {
+        if keeps_wake_ups {
             // The wake-up bytes would wake this thread, too.
             std::thread::sleep(PAUSE);
         }
@@ -271,54 +271,54 @@ impl Waiting for Read<'_> {
     }
 
     #[inline(never)]
-    fn is_interrupted(&mut self) -> Received {
-        self.fails(libc::EINTR)
+    fn interrupted(&mut self) -> Received {
+        self.failure(libc::EINTR)
     }
 
     #[inline(never)]
-    fn sleeps(&mut self, until: Option<Instant>) -> Slept<Received> {
+    fn sleep(&mut self, until: Option<Instant>) -> Slept<Received> {
         let Some(doorbell) = self.doorbell else {
             let waited = match self.until {
                 None => kernel::wait(self.fd, self.flags),
                 until => kernel::wait_for(self.fd, libc::POLLIN, until),
             };
             return match waited {
-                Ok(()) => self.has_slept(false, None),
+                Ok(()) => self.after_sleep(false, None),
                 Err(errno) => {
                     if errno == libc::EAGAIN && self.blocks && kernel::is_nonblocking(self.fd) {
                         // O_NONBLOCK was set outside the library.
                         waiters::nonblocking(self.socket, true);
                     }
-                    self.ends(errno)
+                    self.ended(errno)
                 }
             };
         };
         if self.became_nonblocking() {
-            return self.ends(libc::EAGAIN);
+            return self.ended(libc::EAGAIN);
         }
-        let limit = if self.waits_for_ever { None } else { self.limit.until(self.fd) };
-        let had_no_limit = limit.is_none().then_some(self.limits_set);
-        match kernel::wait_beside(self.fd, doorbell, soonest(limit, until)) {
+        let limit = if self.has_no_timeout { None } else { self.limit.until(self.fd) };
+        let had_no_limit = limit.is_none().then_some(self.timeout_changes);
+        match kernel::wait_with_doorbell(self.fd, doorbell, soonest(limit, until)) {
             Ok(woken) => {
-                self.asked = woken.by_kernel;
-                self.has_slept(woken.by_doorbell, had_no_limit)
+                self.kernel_reported = woken.by_kernel;
+                self.after_sleep(woken.by_doorbell, had_no_limit)
             }
             // The next round decides whether the call ends: every handler ends a poll(2), but not
             // every recv(2).
             Err(libc::EINTR | libc::EAGAIN) => {
-                self.asked = false;
-                self.has_slept(false, had_no_limit)
+                self.kernel_reported = false;
+                self.after_sleep(false, had_no_limit)
             }
-            Err(errno) => self.ends(errno),
+            Err(errno) => self.ended(errno),
         }
     }
 
     /// The call's own SO_RCVTIMEO ends it elsewhere.
-    fn has_nothing(&mut self) -> Received {
+    fn timed_out(&mut self) -> Received {
         Some(Err(libc::EAGAIN))
     }
 
-    fn is_find(outcome: &Received) -> bool {
+    fn is_found(outcome: &Received) -> bool {
         matches!(outcome, Some(Ok(_)))
     }
 }
@@ -339,12 +339,12 @@ impl Promoted {
 impl Read<'_> {
     /// The next bytes come by the kernel, or with a wake-up there: one call both waits and reads.
     #[cold]
-    fn asks_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Phase> {
+    fn wait_in_kernel(&mut self, mut inner: Guard<'_>) -> ControlFlow<Received, Phase> {
         let (socket, fd, into, flags) = (self.socket, self.fd, *self.into, self.flags);
-        self.asked = true;
+        self.kernel_reported = true;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
         let at = promoted.connection.read_of_kernel();
-        promoted.is_slept_on();
+        promoted.note_sleep();
         drop(inner);
         let waited = self.limit.next_wait(fd).and_then(|until| match until {
             None => Ok(0),
@@ -352,18 +352,18 @@ impl Read<'_> {
         });
         let count = match waited {
             Ok(now) => kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK | now),
-            Err(errno) => return Break(self.fails(errno)),
+            Err(errno) => return Break(self.failure(errno)),
         };
         if count < 0 {
             return match crate::real::errno() {
                 // Another thread consumed it.
                 libc::EAGAIN if waited == Ok(libc::MSG_DONTWAIT) => Continue(Phase::Collect),
-                errno => Break(self.fails(errno)),
+                errno => Break(self.failure(errno)),
             };
         }
         let mut inner = socket.lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return Break(None) };
-        promoted.is_used();
+        promoted.note_use();
         if count > 0
             && promoted.connection.read_of_kernel() == at
             && let Break(outcome) = promoted.seen(fd, into, count as usize, flags)
@@ -376,7 +376,7 @@ impl Read<'_> {
     /// Whether O_NONBLOCK was set outside the library, which poll(2) does not report: asked once a
     /// call.
     fn became_nonblocking(&mut self) -> bool {
-        let became = !std::mem::replace(&mut self.flags_asked, true) && kernel::is_nonblocking(self.fd);
+        let became = !std::mem::replace(&mut self.flags_checked, true) && kernel::is_nonblocking(self.fd);
         if became {
             waiters::nonblocking(self.socket, true);
         }
@@ -385,29 +385,29 @@ impl Read<'_> {
 
     /// `rung`: the doorbell woke it. `had_no_limit`: the change of SO_RCVTIMEO since which it has
     /// none.
-    fn has_slept(&mut self, rung: bool, had_no_limit: Option<u32>) -> Slept<Received> {
+    fn after_sleep(&mut self, rung: bool, had_no_limit: Option<u32>) -> Slept<Received> {
         let at = clock::now();
         self.slept = true;
-        let mut called = 0;
+        let mut peer_woke_at = 0;
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
-            called = promoted.connection.peer_woke_at();
-            promoted.is_awake(rung);
-            promoted.waits_for_ever |=
-                had_no_limit == Some(promoted.limits_set) && !promoted.connection.is_shared();
+            peer_woke_at = promoted.connection.peer_woke_at();
+            promoted.note_wake(rung);
+            promoted.has_no_timeout |=
+                had_no_limit == Some(promoted.timeout_changes) && !promoted.connection.is_shared();
         }
-        Slept { at, called, outcome: Continue(()) }
+        Slept { at, peer_woke_at, outcome: Continue(()) }
     }
 
-    fn ends(&self, errno: i32) -> Slept<Received> {
-        Slept { at: clock::now(), called: 0, outcome: Break(self.fails(errno)) }
+    fn ended(&self, errno: i32) -> Slept<Received> {
+        Slept { at: clock::now(), peer_woke_at: 0, outcome: Break(self.failure(errno)) }
     }
 
     /// A wait failed in the kernel, which reports an error of the connection once. A call that
     /// returns bytes leaves the error to the next one.
-    fn fails(&self, errno: i32) -> Received {
+    fn failure(&self, errno: i32) -> Received {
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
-            promoted.is_awake(false);
-            if self.told && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
+            promoted.note_wake(false);
+            if self.partial && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
                 promoted.failed(errno);
             }
         }
@@ -422,16 +422,16 @@ fn finish(
     fd: c_int,
     flags: c_int,
     outcome: Outcome,
-) -> Result<Part, i32> {
+) -> Result<Run, i32> {
     let in_a_set = inner.interest.sets > 0;
     let Some(promoted) = inner.promoted.as_deref_mut() else {
-        return outcome.map(|count| Part { count, is_at_seam: false });
+        return outcome.map(|count| Run { count, is_at_seam: false });
     };
-    let taken = promoted.connection.taken();
+    let consumed = promoted.connection.taken();
     if flags & libc::MSG_PEEK != 0 {
-        promoted.shown = promoted.shown.max(taken + outcome.map_or(0, |count| count as u64));
+        promoted.shown = promoted.shown.max(consumed + outcome.map_or(0, |count| count as u64));
     }
-    let behind = promoted.connection.nears_next_part() || promoted.shown > taken;
+    let behind = promoted.connection.nears_next_part() || promoted.shown > consumed;
     let is_at_seam = flags & libc::MSG_PEEK == 0 && behind;
     if promoted.connection.nears_next_part()
         && promoted.connection.look_again() == Ok(false)
@@ -440,29 +440,29 @@ fn finish(
     {
         // The ring's bytes are consumed. Discard their copies in the kernel, which leave no room
         // for the next bytes, an edge.
-        promoted.look_behind_bells(fd);
+        promoted.check_behind_wake_ups(fd);
     }
     if flags & libc::MSG_PEEK == 0 && outcome.is_ok_and(|count| count > 0) {
-        promoted.was_read();
+        promoted.note_read();
     }
-    let list = promoted.wants_list(fd, in_a_set);
+    let list = promoted.rearm_after_read(fd, in_a_set);
     if list && !in_a_set && !promoted.waiters.are_seen() && outcome.is_ok() {
-        promoted.tells_unseen_sets(fd);
+        promoted.rearm_for_unseen_sets(fd);
     }
-    let leaves = promoted.leaves_once_read && !promoted.connection.has_unread();
+    let leaves = promoted.demoted_once_read && !promoted.connection.has_unread();
     drop(inner);
     if list {
-        settle(socket);
+        list_in_set(socket);
     }
     if leaves {
-        leaving::leave_for(fd, Reason::Option);
+        demotion::demote_for(fd, Reason::Option);
     }
-    outcome.map(|count| Part { count, is_at_seam })
+    outcome.map(|count| Run { count, is_at_seam })
 }
 
 /// A set has to poll this endpoint: its ring still holds bytes, and the kernel has no wake-up for
 /// them.
-pub(crate) fn settle(socket: &'static Socket) {
+pub(crate) fn list_in_set(socket: &'static Socket) {
     let set = socket.lock_alone().interest.set;
     if set > 0 {
         sets::list(set - 1, socket);

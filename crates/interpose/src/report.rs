@@ -42,7 +42,7 @@ pub(crate) fn program_name() -> String {
 }
 
 /// Writes the summary, if this process is to write one and has anything to summarize.
-pub(crate) fn tell() {
+pub(crate) fn write_summary() {
     let Some(report) = REPORT.get().filter(|report| report.summarizes && !recorded::is_recorded()) else {
         return;
     };
@@ -62,7 +62,7 @@ pub(crate) fn tell() {
 }
 
 /// A line for `--verbose`.
-pub(crate) fn say(line: fmt::Arguments<'_>) {
+pub(crate) fn log_line(line: fmt::Arguments<'_>) {
     let Some(report) = REPORT.get().filter(|report| report.verbose && !mode::is_confined()) else {
         return;
     };

@@ -20,12 +20,12 @@ pub(crate) fn find() {
 
 /// This thread has allocated memory that another one freed.
 pub(crate) fn acquires(memory: *mut u8) {
-    tell(&ACQUIRE, memory);
+    call_hook(&ACQUIRE, memory);
 }
 
 /// This thread is about to free memory, which another one may allocate.
 pub(crate) fn releases(memory: *mut u8) {
-    tell(&RELEASE, memory);
+    call_hook(&RELEASE, memory);
 }
 
 fn look_up(hook: &Hook, name: &CStr) {
@@ -33,7 +33,7 @@ fn look_up(hook: &Hook, name: &CStr) {
     hook.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }, Relaxed);
 }
 
-fn tell(hook: &Hook, memory: *mut u8) {
+fn call_hook(hook: &Hook, memory: *mut u8) {
     let function = hook.load(Relaxed);
     if !function.is_null() {
         // SAFETY: sanitizer/tsan_interface.h declares these functions with this type, for any

@@ -24,9 +24,9 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// Checks the words of each set for `count` bits.
-    fn lie_there(self, count: usize, look: impl Fn(*mut u64, usize) -> bool) -> bool {
+    fn are_valid(self, count: usize, check: impl Fn(*mut u64, usize) -> bool) -> bool {
         let words = count.div_ceil(u64::BITS as usize);
-        [self.read, self.write, self.except].iter().all(|set| set.is_null() || look(set.cast(), words))
+        [self.read, self.write, self.except].iter().all(|set| set.is_null() || check(set.cast(), words))
     }
 }
 
@@ -37,10 +37,10 @@ const MOST: usize = libc::FD_SETSIZE;
 /// # Safety
 ///
 /// As select(2).
-pub(crate) unsafe fn asked_to_read(count: c_int, sets: Sets) -> impl Iterator<Item = c_int> {
-    let lie_there = usize::try_from(count)
-        .is_ok_and(|count| count <= MOST && sets.lie_there(count, |word, words| are_readable(word, words)));
-    let asks = lie_there && !sets.read.is_null();
+pub(crate) unsafe fn polled_for_reading(count: c_int, sets: Sets) -> impl Iterator<Item = c_int> {
+    let are_valid = usize::try_from(count)
+        .is_ok_and(|count| count <= MOST && sets.are_valid(count, |word, words| are_readable(word, words)));
+    let asks = are_valid && !sets.read.is_null();
     // SAFETY: the caller's promise; each is below FD_SETSIZE.
     (0..if asks { count } else { 0 }).filter(move |&fd| unsafe { libc::FD_ISSET(fd, sets.read) })
 }
@@ -55,10 +55,10 @@ pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
         return false;
     }
     // SAFETY: the caller's promise.
-    let asked = unsafe { asked_to_read(count, sets) };
-    asked.fold(false, |concerns, fd| {
+    let requested = unsafe { polled_for_reading(count, sets) };
+    requested.fold(false, |concerns, fd| {
         if let Entry::Set(set) = table::entry(fd) {
-            crate::sets::watched_from_outside(set, false);
+            crate::sets::polled_from_outside(set, false);
         }
         let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
         concerns || table::socket(fd).is_some_and(promoted)
@@ -97,8 +97,8 @@ impl Ready {
                     let mut inner = socket.lock();
                     inner.promoted.as_deref_mut().is_some_and(|promoted| {
                         // Wake-up bytes whose ring bytes were consumed already.
-                        promoted.drop_bells(fd);
-                        promoted.waits_anew();
+                        promoted.discard_wake_ups(fd);
+                        promoted.forget_waiters();
                         waiters::arm_always(true);
                         promoted.connection.look_again().unwrap_or(true)
                     })
@@ -122,16 +122,16 @@ impl Ready {
     /// # Safety
     ///
     /// As select(2).
-    pub(crate) unsafe fn beside(&self, found: c_int, sets: Sets) -> c_int {
+    pub(crate) unsafe fn added_to(&self, found: c_int, sets: Sets) -> c_int {
         let mut all = found;
         for &fd in self.known[..self.count].iter().filter(|_| found >= 0) {
             let bit = 1u64 << (fd as u32 % u64::BITS);
             // SAFETY: its word was read, and the kernel has just written to it.
             unsafe {
                 let word = sets.read.cast::<u64>().add(fd as usize / u64::BITS as usize);
-                let said = word.read_unaligned();
-                all += c_int::from(said & bit == 0);
-                word.write_unaligned(said | bit);
+                let reported = word.read_unaligned();
+                all += c_int::from(reported & bit == 0);
+                word.write_unaligned(reported | bit);
             }
         }
         all
@@ -143,8 +143,8 @@ impl Ready {
 struct Waited<'memory> {
     count: c_int,
     sets: Sets,
-    asked: [&'memory mut [u64]; 3],
-    said: [&'memory mut [u64]; 3],
+    requested: [&'memory mut [u64]; 3],
+    reported: [&'memory mut [u64]; 3],
 }
 
 /// The positions of the set bits.
@@ -168,23 +168,23 @@ const UNASKED: i16 = libc::POLLHUP | libc::POLLERR;
 
 impl poll::Waited for Waited<'_> {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
-        let words = self.asked[TO_READ].iter().zip(self.said[TO_READ].iter()).zip(0..);
-        words.flat_map(|((asked, said), place)| {
-            bits(*asked).map(move |bit| (place * u64::BITS as c_int + bit, said >> bit & 1 != 0))
+        let words = self.requested[TO_READ].iter().zip(self.reported[TO_READ].iter()).zip(0..);
+        words.flat_map(|((requested, reported), place)| {
+            bits(*requested).map(move |bit| (place * u64::BITS as c_int + bit, reported >> bit & 1 != 0))
         })
     }
 
-    fn asks_rings_alone(&self) -> bool {
-        let others = [TO_WRITE, TO_EXCEPT].iter().flat_map(|&set| self.asked[set].iter());
+    fn polls_rings_only(&self) -> bool {
+        let others = [TO_WRITE, TO_EXCEPT].iter().flat_map(|&set| self.requested[set].iter());
         others.copied().all(|word| word == 0) && self.to_read().all(|(fd, _)| poll::promoted(fd).is_some())
     }
 
     fn clear(&mut self) {
-        self.said.iter_mut().for_each(|words| words.fill(0));
+        self.reported.iter_mut().for_each(|words| words.fill(0));
     }
 
     fn entries(&self) -> impl Iterator<Item = pollfd> {
-        let [read, write, except] = self.asked.each_ref();
+        let [read, write, except] = self.requested.each_ref();
         let words = read.iter().zip(write.iter()).zip(except.iter()).zip(0..);
         words.flat_map(|(((read, write), except), place)| {
             bits(read | write | except).map(move |bit| {
@@ -205,9 +205,9 @@ impl poll::Waited for Waited<'_> {
             }
             let (place, bit) = (entry.fd as usize / u64::BITS as usize, 1 << (entry.fd as u32 % u64::BITS));
             for (set, events) in [READABLE, WRITABLE, URGENT].into_iter().enumerate() {
-                let said = if entry.revents & events != 0 { self.asked[set][place] & bit } else { 0 };
-                self.said[set][place] |= said;
-                ready += c_int::from(said != 0);
+                let reported = if entry.revents & events != 0 { self.requested[set][place] & bit } else { 0 };
+                self.reported[set][place] |= reported;
+                ready += c_int::from(reported != 0);
             }
         }
         // Hangups and errors, which poll(2) reports unasked, do not make a descriptor ready in
@@ -217,10 +217,10 @@ impl poll::Waited for Waited<'_> {
     }
 
     unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
-        for (said, asked) in self.said.iter_mut().zip(&self.asked) {
-            said.copy_from_slice(asked);
+        for (reported, requested) in self.reported.iter_mut().zip(&self.requested) {
+            reported.copy_from_slice(requested);
         }
-        let [read, write, except] = self.said.each_mut().map(|words| words.as_mut_ptr().cast::<fd_set>());
+        let [read, write, except] = self.reported.each_mut().map(|words| words.as_mut_ptr().cast::<fd_set>());
         let or_null = |set: *mut fd_set, own| if set.is_null() { set } else { own };
         let Sets { read: r, write: w, except: e } = self.sets;
         // SAFETY: sets of that many bits, and the caller's promise.
@@ -230,23 +230,23 @@ impl poll::Waited for Waited<'_> {
     }
 
     fn correct(&mut self) -> c_int {
-        for place in 0..self.asked[TO_READ].len() {
-            for bit in bits(self.asked[TO_READ][place]) {
+        for place in 0..self.requested[TO_READ].len() {
+            for bit in bits(self.requested[TO_READ][place]) {
                 let fd = place as c_int * u64::BITS as c_int + bit;
                 let bit = 1 << bit;
-                let said = self.said[TO_READ][place] & bit != 0;
-                let Some((readable, failed)) = poll::judge(fd, said) else { continue };
-                self.said[TO_READ][place] &= !bit;
+                let reported = self.reported[TO_READ][place] & bit != 0;
+                let Some((readable, failed)) = poll::judge(fd, reported) else { continue };
+                self.reported[TO_READ][place] &= !bit;
                 if readable || failed {
-                    self.said[TO_READ][place] |= bit;
+                    self.reported[TO_READ][place] |= bit;
                 }
                 if failed {
                     // As the kernel's select does (fs/select.c, POLLOUT_SET).
-                    self.said[TO_WRITE][place] |= self.asked[TO_WRITE][place] & bit;
+                    self.reported[TO_WRITE][place] |= self.requested[TO_WRITE][place] & bit;
                 }
             }
         }
-        self.said.iter().flat_map(|words| words.iter()).map(|word| word.count_ones().cast_signed()).sum()
+        self.reported.iter().flat_map(|words| words.iter()).map(|word| word.count_ones().cast_signed()).sum()
     }
 }
 
@@ -267,13 +267,17 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     six.fill(0);
     let mut six = six.chunks_exact_mut(words.max(1));
     let mut three = || [(); 3].map(|()| six.next().unwrap_or_default());
-    let mut waited = Waited { count, sets, asked: three(), said: three() };
+    let mut waited = Waited { count, sets, requested: three(), reported: three() };
     let places = [sets.read, sets.write, sets.except].map(|set| set.cast::<u8>());
-    for (place, asked) in places.into_iter().zip(&mut waited.asked).filter(|(place, _)| !place.is_null()) {
+    for (place, requested) in
+        places.into_iter().zip(&mut waited.requested).filter(|(place, _)| !place.is_null())
+    {
         // SAFETY: `concerns` checked that many words there.
-        unsafe { std::ptr::copy_nonoverlapping(place, asked.as_mut_ptr().cast(), words * size_of::<u64>()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(place, requested.as_mut_ptr().cast(), words * size_of::<u64>())
+        };
         if bits % u64::BITS as usize != 0 {
-            asked[words - 1] &= (1 << (bits % u64::BITS as usize)) - 1;
+            requested[words - 1] &= (1 << (bits % u64::BITS as usize)) - 1;
         }
     }
     // SAFETY: the caller's promise.
@@ -281,13 +285,13 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     if ready < 0 {
         return ready;
     }
-    if !sets.lie_there(bits, are_writable) {
+    if !sets.are_valid(bits, are_writable) {
         real::set_errno(libc::EFAULT);
         return -1;
     }
-    for (place, said) in places.into_iter().zip(&waited.said).filter(|(place, _)| !place.is_null()) {
+    for (place, reported) in places.into_iter().zip(&waited.reported).filter(|(place, _)| !place.is_null()) {
         // SAFETY: `are_writable` checked that many words.
-        unsafe { std::ptr::copy_nonoverlapping(said.as_ptr().cast(), place, words * size_of::<u64>()) };
+        unsafe { std::ptr::copy_nonoverlapping(reported.as_ptr().cast(), place, words * size_of::<u64>()) };
     }
     ready
 }

@@ -10,6 +10,7 @@ use ring::{Corrupt, WakeUp};
 
 use crate::call_limit::CallLimit;
 use crate::clock::{self, Instant};
+use crate::consume::Outcome;
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
@@ -17,7 +18,6 @@ use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::spin;
 use crate::stats::{COUNTERS, count};
-use crate::take::Outcome;
 
 /// Wait for a full ring while its reader makes progress: copying on is cheaper than the detour
 /// through the kernel.
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// bytes would come into the middle of one. The kernel, too, takes such a message in one piece.
 const WHOLE: usize = 4096;
 /// Spins between two reads of the clock.
-const LOOKS: u32 = 32;
+const SPINS: u32 = 32;
 
 /// Longer than any delay of an acknowledgement (TCP_DELACK_MAX of Linux, 200 ms), which may be all
 /// that a wake-up byte waits for.
@@ -67,7 +67,7 @@ pub(crate) fn send(
 ) -> Option<Outcome> {
     let mut deadline: Option<Instant> = None;
     let mut limit = CallLimit::of(libc::SO_SNDTIMEO);
-    let mut looks = 0u32;
+    let mut spins = 0u32;
     let mut kept = None;
     let mut handled = signals::handled();
     loop {
@@ -100,11 +100,11 @@ pub(crate) fn send(
                 if *done > before || deadline.is_none() {
                     deadline = Some(clock::now() + PATIENCE);
                 }
-                looks = looks.wrapping_add(1);
-                for _ in 0..LOOKS {
+                spins = spins.wrapping_add(1);
+                for _ in 0..SPINS {
                     std::hint::spin_loop();
                 }
-                if looks.is_multiple_of(8) {
+                if spins.is_multiple_of(8) {
                     std::thread::yield_now();
                 }
             }
@@ -138,7 +138,7 @@ pub(crate) fn send(
                     Ok(now) => (kernel::send(fd, from.after(*done), flags | quiet | now), real::errno()),
                     Err(errno) => (-1, errno),
                 };
-                let goes_on = room == Ok(libc::MSG_DONTWAIT);
+                let retries = room == Ok(libc::MSG_DONTWAIT);
                 let mut inner = socket.lock();
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     promoted.connection.kernel_call_ends();
@@ -150,7 +150,7 @@ pub(crate) fn send(
                     }
                 }
                 drop(inner);
-                if sent < 0 && goes_on && errno == libc::EAGAIN {
+                if sent < 0 && retries && errno == libc::EAGAIN {
                     // Another thread used the room.
                     continue;
                 }
@@ -162,7 +162,7 @@ pub(crate) fn send(
                 // A call that accepts less than it got would block, or was interrupted; a long
                 // vector takes several calls.
                 let short = (sent as usize) < from.after(*done - sent as usize).in_one_call();
-                if *done >= from.left || (short && !goes_on) {
+                if *done >= from.left || (short && !retries) {
                     return Some(Ok(*done));
                 }
             }
@@ -180,7 +180,7 @@ impl Promoted {
             self.connection.kernel_sends();
         }
         if self.connection.peer_left()
-            && let Some(step) = self.call_back(fd)
+            && let Some(step) = self.resend_first(fd)
         {
             return step;
         }
@@ -210,13 +210,13 @@ impl Promoted {
             let Ok(sent) = sent else { return Step::Failed(self.corrupt(fd)) };
             if sent > 0 {
                 *done += sent;
-                let woken = self.ring_bell(fd);
+                let woken = self.wake_peer(fd);
                 spin::sent(woken.is_some());
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
                 if self.connection.peer_left() {
                     // Includes what was just sent; the next call continues if it has to wait.
-                    let _ = self.send_again(fd);
+                    let _ = self.resend(fd);
                 }
             }
             if sent == from.after(*done - sent).left {
@@ -230,7 +230,7 @@ impl Promoted {
             return Step::Failed(self.corrupt(fd));
         }
         if self.connection.about_to_send_over_tcp() {
-            return self.call_back(fd).unwrap_or(Step::Kernel);
+            return self.resend_first(fd).unwrap_or(Step::Kernel);
         }
         Step::Kernel
     }
@@ -239,15 +239,15 @@ impl Promoted {
     #[cold]
     fn spill(&mut self, fd: c_int) -> Result<(), Corrupt> {
         if self.connection.is_first_spill() {
-            self.copy_untaken(fd);
+            self.copy_unconsumed(fd);
         }
         self.connection.spill()
     }
 
     /// The peer was demoted: the bytes that it did not consume go first.
     #[cold]
-    fn call_back(&mut self, fd: c_int) -> Option<Step> {
-        match self.send_again(fd) {
+    fn resend_first(&mut self, fd: c_int) -> Option<Step> {
+        match self.resend(fd) {
             Ok(()) => None,
             Err(libc::EAGAIN) => Some(Step::Blocked),
             Err(errno) => Some(Step::Failed(errno)),
@@ -255,30 +255,30 @@ impl Promoted {
     }
 
     /// Wakes the peer, if it asked for that; returns by what.
-    fn ring_bell(&mut self, fd: c_int) -> Option<WakeUp> {
+    fn wake_peer(&mut self, fd: c_int) -> Option<WakeUp> {
         if self.connection.wants_wake_up(&self.other)? == WakeUp::Doorbell {
             count(&COUNTERS.bells, 1);
             self.connection.wakes_at(clock::nanoseconds());
-            if self.rings_doorbell() {
+            if self.ring_doorbell() {
                 return Some(WakeUp::Doorbell);
             }
             if !self.connection.may_wake_over_tcp() {
                 return None;
             }
         }
-        let taken = self.give_bell(fd);
-        if taken || self.connection.is_looked_for_behind_tcp() {
-            self.connection.rang(&self.other, taken);
+        let accepted = self.send_wake_up(fd);
+        if accepted || self.connection.is_looked_for_behind_tcp() {
+            self.connection.rang(&self.other, accepted);
         } else {
             // Not counted: the next message sends another one.
             self.connection.kernel_refused();
         }
-        taken.then_some(WakeUp::Tcp)
+        accepted.then_some(WakeUp::Tcp)
     }
 
     /// This thread most likely sleeps for an answer, and has done so for a while: a peer that stays
     /// unarmed between two waits may wait outside the library.
-    pub(crate) fn ring_unseen(&mut self, fd: c_int) {
+    pub(crate) fn wake_unseen(&mut self, fd: c_int) {
         if self.connection.lies_unseen().is_some() && self.connection.may_wake_over_tcp() {
             count(&COUNTERS.bells, 1);
             match kernel::send_now(fd, &[0]) {
@@ -295,8 +295,8 @@ impl Promoted {
     }
 
     /// Sends a wake-up byte that counts for this connection alone.
-    pub(crate) fn ring_now(&mut self, fd: c_int) {
-        match self.give_bell(fd) {
+    pub(crate) fn wake_over_tcp(&mut self, fd: c_int) {
+        match self.send_wake_up(fd) {
             true => self.connection.bell_was_taken(),
             false => self.connection.kernel_refused(),
         }
@@ -304,7 +304,7 @@ impl Promoted {
 
     /// Sends a wake-up byte; returns whether the kernel accepted it. Waits for room if the peer has
     /// nothing else to read.
-    fn give_bell(&mut self, fd: c_int) -> bool {
+    fn send_wake_up(&mut self, fd: c_int) -> bool {
         count(&COUNTERS.bells, 1);
         self.connection.wakes_at(clock::nanoseconds());
         let mut deadline = None;

@@ -18,18 +18,18 @@ use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
 
 mod changes;
-mod looks;
 mod members;
+mod oneshot;
 mod ready;
-mod shots;
+mod wait;
 mod waking;
 
 pub(crate) use changes::{
-    Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
-    take_out, tell, watched_from_outside,
+    Change, Place, Request, defer, demoted, flush_interest, forget, let_go, list, make, other_changed,
+    outlives, polled_from_outside, record, refresh, remove_from_all,
 };
-use looks::Found;
 pub(crate) use ready::{hidden, leave_number, prepare};
+use wait::Found;
 pub(crate) use waking::without_own;
 
 /// Epoll sets of one process that are tracked at most.
@@ -51,7 +51,7 @@ pub(crate) struct Set {
     /// Promoted sockets in this set.
     pub(crate) promoted: AtomicU32,
     /// 1: some epoll_ctl(2) calls are deferred.
-    pub(crate) untold: AtomicU32,
+    pub(crate) deferred: AtomicU32,
     /// TCP sockets were added to it.
     has_sockets: AtomicBool,
     /// It has, or had, a promoted socket or a socket that is in several sets. From then on `others`
@@ -78,7 +78,7 @@ pub(crate) struct Inner {
     /// Results of the last poll. The allocation is reused.
     found: Vec<Found>,
     /// Sockets of the kernel's last events whose peers have sent FIN. The allocation is reused.
-    ended: Vec<Found>,
+    finished: Vec<Found>,
     /// When the newest reported bytes were published.
     latest: u64,
     /// Promoted sockets by their `epoll_data`.
@@ -87,11 +87,11 @@ pub(crate) struct Inner {
     /// mixed.
     others: FxHashMap<u64, i32>,
     /// Several members of one map had the same `epoll_data`, and the map holds only one of them.
-    hides: bool,
+    has_duplicates: bool,
     /// Several members have the same `epoll_data`: the kernel's events do not identify a socket.
     ambiguous: bool,
     /// Sockets with deferred epoll_ctl(2) calls.
-    untold: Vec<u32>,
+    deferred: Vec<u32>,
     /// The set's word of the loop page.
     sleeper: Option<u32>,
     /// Threads that wait now, and whether one ever did. A program that waits by raw system calls
@@ -103,12 +103,12 @@ pub(crate) struct Inner {
     in_a_set: bool,
     /// Several threads have waited at once: each socket is armed separately, and the set's sleeper
     /// is not used.
-    crowd: bool,
+    several_waiters: bool,
     /// Waiters may exist that are no threads of this process in epoll_wait(2): the members'
     /// doorbells are not watched.
     over_tcp: bool,
     /// [`ready`] is registered in the kernel's set, so that waiters can be woken.
-    wakes: bool,
+    is_wakeable: bool,
     /// Where the next poll starts, so that no socket is always last.
     turn: usize,
     asked_kernel: Instant,
@@ -117,9 +117,9 @@ pub(crate) struct Inner {
     /// For waits with room for one event: whose turn it was.
     kernels_turn: bool,
     /// [`Inner::peer_woke_at`].
-    called_at: u64,
+    peer_woke_at: u64,
     /// A doorbell woke the set: the list has to be polled.
-    pub(crate) rang: bool,
+    pub(crate) doorbell_rang: bool,
     /// When the next peer that may wait unseen is due for a wake-up.
     pub(crate) unseen: Option<Instant>,
 }
@@ -127,7 +127,7 @@ pub(crate) struct Inner {
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: FreeList = FreeList::new();
-static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
+static USED_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 
 /// Adds a set; `None`: too many.
 pub(crate) fn add() -> Option<u32> {
@@ -170,22 +170,22 @@ pub(crate) fn remove(number: u32) -> bool {
         }
     }
     let here = number + 1;
-    let mut come_back = Vec::new();
+    let mut restored = Vec::new();
     let mut forget = |socket_number: u32| {
         let mut guard = sockets::at(socket_number).lock_alone();
         if let Some(promoted) = guard.promoted.as_deref_mut() {
-            promoted.outlives_set(number);
+            promoted.set_was_closed(number);
         }
         let interest = &mut guard.interest;
         if interest.registered.is_some_and(|registered| registered.set == here) {
             // The kernel's registration ended with the set.
             interest.registered = None;
-            interest.untold &= interest.set != here;
+            interest.deferred &= interest.set != here;
         }
         if interest.set == here {
             let Interest { sets, earlier, .. } = *interest;
             *interest = Interest { sets: sets.saturating_sub(1), earlier, ..Interest::default() };
-            come_back.push((*interest, socket_number));
+            restored.push((*interest, socket_number));
         } else if interest.earlier.is_some_and(|earlier| earlier.set == here) {
             interest.earlier = None;
             interest.sets = interest.sets.saturating_sub(1);
@@ -196,17 +196,17 @@ pub(crate) fn remove(number: u32) -> bool {
         sockets::all().for_each(|(number, _)| forget(number));
     }
     if let Some(sleeper) = inner.sleeper {
-        TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
+        USED_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
     }
     *inner = Inner::new(number);
     let set = at(number);
     set.mixed.store(false, Ordering::SeqCst);
-    set.untold.store(0, Ordering::Relaxed);
+    set.deferred.store(0, Ordering::Relaxed);
     set.is_numbered.store(false, Ordering::Relaxed);
     set.was_woken.store(false, Ordering::Relaxed);
     drop(inner);
-    for (left, socket) in come_back {
-        changes::come_back(left, socket);
+    for (left, socket) in restored {
+        changes::restore_earlier(left, socket);
     }
     at(number).promoted.store(0, Ordering::Relaxed);
     FREE.give(number, &at(number).next_free);
@@ -221,7 +221,7 @@ pub(crate) fn at(number: u32) -> &'static Set {
 
 /// Before a fork: the child shares the kernel's sets.
 pub(crate) fn about_to_fork() {
-    all().for_each(|set| set.lock().tell_kernel());
+    all().for_each(|set| set.lock().register_deferred());
 }
 
 fn all() -> impl Iterator<Item = &'static Set> {
@@ -240,8 +240,8 @@ pub(crate) fn forked() {
         set.is_numbered.store(false, Ordering::Relaxed);
         // The kernel's set is shared with the parent, which polls its sockets, unless the set is
         // closed.
-        inner.crowd = set.names.load(Ordering::Relaxed) > 0;
-        inner.over_tcp = inner.crowd;
+        inner.several_waiters = set.names.load(Ordering::Relaxed) > 0;
+        inner.over_tcp = inner.several_waiters;
     }
 }
 
@@ -257,7 +257,7 @@ impl Set {
     }
 
     /// Whether epoll_ctl(2) is called for it by this descriptor.
-    pub(crate) fn is_named(&self, fd: i32) -> bool {
+    pub(crate) fn uses_descriptor(&self, fd: i32) -> bool {
         self.epfd.load(Ordering::Relaxed) == fd
     }
 
@@ -265,11 +265,11 @@ impl Set {
         self.epfd.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_used_by(&self, fd: i32) {
+    pub(crate) fn use_descriptor(&self, fd: i32) {
         self.epfd.store(fd, Ordering::Relaxed);
     }
 
-    fn gets_sockets(&self) {
+    fn note_sockets(&self) {
         if !self.has_sockets.load(Ordering::Relaxed) {
             self.has_sockets.store(true, Ordering::Relaxed);
         }
@@ -298,17 +298,16 @@ impl std::ops::DerefMut for Guard<'_> {
     }
 }
 
-fn take_sleeper() -> Option<u32> {
-    let mut taken = TAKEN_SLEEPERS.load(Ordering::Relaxed);
+fn allocate_sleeper() -> Option<u32> {
+    let mut used = USED_SLEEPERS.load(Ordering::Relaxed);
     loop {
-        let free = taken.trailing_ones();
+        let free = used.trailing_ones();
         if free >= SLEEPERS {
             return None;
         }
-        match TAKEN_SLEEPERS.compare_exchange(taken, taken | 1 << free, Ordering::Relaxed, Ordering::Relaxed)
-        {
+        match USED_SLEEPERS.compare_exchange(used, used | 1 << free, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Some(free),
-            Err(now) => taken = now,
+            Err(now) => used = now,
         }
     }
 }

@@ -106,7 +106,7 @@ impl Drop for Quiet {
         let left = local.locks.load(Relaxed).saturating_sub(1);
         local.locks.store(left, Relaxed);
         if left == 0 && local.waiting.load(Relaxed) != 0 {
-            let_them_come();
+            unblock_deferred();
         }
     }
 }
@@ -131,13 +131,13 @@ pub(crate) fn is_on_small_stack() -> bool {
 pub(crate) fn forked() {
     local().locks.store(0, Relaxed);
     if local().waiting.load(Relaxed) != 0 {
-        let_them_come();
+        unblock_deferred();
     }
 }
 
 /// Unblocks the deferred signals.
 #[cold]
-fn let_them_come() {
+fn unblock_deferred() {
     let waited = local().waiting.swap(0, Relaxed);
     real::kept_errno(|| change_mask(libc::SIG_UNBLOCK, waited));
 }
@@ -425,7 +425,7 @@ pub(crate) fn install(
     let Some(place) = handler_of(signal) else { return call(handler) };
     if !has_begun() {
         let was = call(handler);
-        return if has_begun() && was != libc::SIG_ERR { came_late(signal, was) } else { was };
+        return if has_begun() && was != libc::SIG_ERR { installed_late(signal, was) } else { was };
     }
     let is_function = !matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR) && handler != ours;
     if is_function && keeps {
@@ -449,7 +449,7 @@ pub(crate) fn install(
 /// A handler was installed without [`entrance`] while that began; the kernel's previous one is
 /// `was`. Returns the program's previous handler.
 #[cold]
-pub(crate) fn came_late(signal: c_int, was: usize) -> usize {
+pub(crate) fn installed_late(signal: c_int, was: usize) -> usize {
     let Some(place) = handler_of(signal) else { return was };
     let before = place.load(Relaxed);
     take_over(signal, before);

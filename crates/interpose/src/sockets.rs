@@ -58,7 +58,7 @@ pub(crate) struct Socket {
     pub(crate) messages_sent: AtomicU32,
     pub(crate) messages_received: AtomicU32,
     /// Messages at which it is next considered for promotion.
-    pub(crate) look_at: AtomicU32,
+    pub(crate) check_at: AtomicU32,
     /// Descriptors of this process that refer to it.
     pub(crate) names: AtomicU32,
     /// One of them.
@@ -67,11 +67,11 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: AtomicBool,
     /// It is promoted, its ring is not in use, and arrivals make the kernel's socket readable:
     /// waits need not poll its ring.
-    pub(crate) hears: AtomicBool,
+    pub(crate) kernel_reports_arrivals: AtomicBool,
     /// A call has waited for the answer to its offer: eager promotion does so once.
     pub(crate) awaited: AtomicBool,
     /// TCP_INQ, while it is promoted.
-    pub(crate) tells_unread: AtomicBool,
+    pub(crate) reports_unread: AtomicBool,
     /// It, or its listener, may have options that the kernel acts on, or the kernel was not asked
     /// yet: `kernel_options`.
     pub(crate) may_have_options: AtomicBool,
@@ -83,8 +83,8 @@ pub(crate) struct Socket {
     /// The part of the ring that SO_SNDBUF allows; [`WHOLE_RING`]: all.
     pub(crate) send_limit: AtomicU32,
     /// Messages at the last check, and its time: milliseconds of `clock`.
-    pub(crate) looked_at: AtomicU32,
-    pub(crate) looked_when: AtomicU64,
+    pub(crate) checked_at: AtomicU32,
+    pub(crate) checked_when: AtomicU64,
     /// Messages each way that connections had to have when it was offered.
     pub(crate) patience: AtomicU32,
     /// Why its connection is on TCP, or that it is in memory: see `stats`.
@@ -112,9 +112,9 @@ pub(crate) struct Interest {
     pub(crate) events: u32,
     pub(crate) data: u64,
     /// EPOLLONESHOT has disabled it.
-    pub(crate) spent: bool,
+    pub(crate) disabled: bool,
     /// It may have been disabled before the socket was promoted.
-    pub(crate) unsure: bool,
+    pub(crate) maybe_disabled: bool,
     /// Number of sets that have it, counting each of its descriptors there.
     pub(crate) sets: u32,
     /// The set before this one, while both have it: programs that move a socket to another thread's
@@ -123,7 +123,7 @@ pub(crate) struct Interest {
     /// The kernel's registration.
     pub(crate) registered: Option<Membership>,
     /// It is in its set's list of deferred epoll_ctl(2) calls.
-    pub(crate) untold: bool,
+    pub(crate) deferred: bool,
 }
 
 /// The interest of one set in a socket.
@@ -142,9 +142,9 @@ pub(crate) struct Promoted {
     pub(crate) other: Arc<OtherLoop>,
     pub(crate) doorbell: Option<Doorbell>,
     /// SO_RCVTIMEO is not set, as the kernel said since the last change.
-    pub(crate) waits_for_ever: bool,
+    pub(crate) has_no_timeout: bool,
     /// Changes of SO_RCVTIMEO.
-    pub(crate) limits_set: u32,
+    pub(crate) timeout_changes: u32,
     /// O_NONBLOCK was set when the kernel was asked, and no other process has had the socket since.
     pub(crate) stays_nonblocking: bool,
     /// Bytes of the ring that it may fill, if the program asked for a small buffer.
@@ -155,7 +155,7 @@ pub(crate) struct Promoted {
     pub(crate) shown_in_kernel: bool,
     /// Stream bytes of the peer that were removed from ring and kernel during demotion: they go
     /// back to the peer, or to a successor connection.
-    pub(crate) apart: VecDeque<u8>,
+    pub(crate) detached: VecDeque<u8>,
     /// Bytes of this endpoint that the demoted peer returned: they wait for room in the kernel.
     pub(crate) returned: VecDeque<u8>,
     pub(crate) waiters: Waiters,
@@ -163,12 +163,12 @@ pub(crate) struct Promoted {
     /// A set of the parent slept at this sleeper and epoch when this process first used the
     /// inherited socket, and a wake-up for it may be about to arrive in this connection
     /// (`pages::asleep_before`).
-    pub(crate) owes: Option<(u32, u32)>,
+    pub(crate) parent_sleep: Option<(u32, u32)>,
     /// The thread that sleeps on the socket itself, in poll(2) or a blocking read; 0: none.
     pub(crate) slept_by: usize,
     /// Several waiters used it at once: each publication has a wake-up, which stays in the kernel
     /// until its bytes are consumed, as TCP data would.
-    pub(crate) contended: bool,
+    pub(crate) several_waiters: bool,
     /// A wake-up will come for new bytes.
     pub(crate) armed: bool,
     /// Its set polls it while awake.
@@ -187,10 +187,10 @@ pub(crate) struct Promoted {
     /// with room for them returns them all.
     pub(crate) shown: u64,
     /// Writability was reported to an edge-triggered set.
-    pub(crate) told_writable: bool,
+    pub(crate) reported_writable: bool,
     /// Its set's sleeps since bytes came, and polls.
     pub(crate) quiet: u8,
-    pub(crate) in_vain: u8,
+    pub(crate) empty_polls: u8,
     /// When the bytes that a set reported last were published (`Connection::published_at`).
     pub(crate) published: u64,
     /// A set reported an event of the kernel for it since the kernel was asked for the end of
@@ -201,7 +201,7 @@ pub(crate) struct Promoted {
     /// The kernel may hold back the last bytes, for MSG_MORE or TCP_CORK.
     pub(crate) held: bool,
     /// An option was set that demotes it, once the ring's bytes were read.
-    pub(crate) leaves_once_read: bool,
+    pub(crate) demoted_once_read: bool,
     /// TCP_NODELAY as the program set it.
     pub(crate) no_delay: i32,
     /// SO_COOKIE: identifies the socket across descriptor numbers.
@@ -305,12 +305,12 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.fd.store(fd, Ordering::Relaxed);
     socket.sent.store(0, Ordering::Relaxed);
     socket.received.store(0, Ordering::Relaxed);
-    let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.look_at];
+    let words = [&socket.busy, &socket.messages_sent, &socket.messages_received, &socket.check_at];
     words
         .into_iter()
         .chain([&socket.patience, &socket.dissolved])
         .for_each(|word| word.store(0, Ordering::Relaxed));
-    [&socket.hears, &socket.tells_unread, &socket.awaited, &socket.may_have_options]
+    [&socket.kernel_reports_arrivals, &socket.reports_unread, &socket.awaited, &socket.may_have_options]
         .into_iter()
         .for_each(|flag| flag.store(false, Ordering::Relaxed));
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
@@ -333,11 +333,11 @@ pub(crate) fn remove(number: u32) {
     // BUSY-PAIR: the last user frees it: a call in progress during another thread's close must not
     // return to a record that is another connection's.
     if socket.busy.fetch_or(GONE, Ordering::SeqCst) == 0 {
-        give_back(number);
+        free(number);
     }
 }
 
-fn give_back(number: u32) {
+fn free(number: u32) {
     FREE.give(number, &at(number).next_free);
 }
 
@@ -357,8 +357,8 @@ pub(crate) fn forked() {
         if let Some(promoted) = socket.lock_alone().promoted.as_deref_mut() {
             promoted.inherited = true;
             promoted.slept_by = 0;
-            if let Some(bell) = &mut promoted.doorbell {
-                bell.is_inherited();
+            if let Some(doorbell) = &mut promoted.doorbell {
+                doorbell.forget_set();
             }
         }
     }
@@ -501,7 +501,7 @@ impl Drop for Busy<'_> {
     fn drop(&mut self) {
         // BUSY-PAIR: release the call's counts.
         if self.0.busy.fetch_sub(1, Ordering::SeqCst) == GONE | 1 {
-            give_back(self.0.number());
+            free(self.0.number());
         }
     }
 }
@@ -530,7 +530,7 @@ impl Guard<'_> {
             // The next use of the connection reports protocol violations by the peer.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             if is_first {
-                promoted.owes = pages::asleep_before(promoted.connection.sleeper());
+                promoted.parent_sleep = pages::asleep_before(promoted.connection.sleeper());
             }
             let left = promoted.connection.is_over();
             self.kept_out = Some(self.socket);
@@ -547,10 +547,10 @@ impl Guard<'_> {
     pub(crate) fn becomes(&mut self, state: State) {
         self.let_others_in();
         if let Some(promoted) = self.promoted.as_deref() {
-            promoted.unwatches_doorbell();
+            promoted.unwatch_doorbell();
         }
         self.promoted = None;
-        self.socket.hears.store(false, Ordering::Relaxed);
+        self.socket.kernel_reports_arrivals.store(false, Ordering::Relaxed);
         self.socket.set_state(state);
     }
 
@@ -574,7 +574,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let socket = self.socket;
         if let Some(promoted) = self.promoted.as_deref_mut() {
-            socket.hears.store(promoted.will_hear(), Ordering::Relaxed);
+            socket.kernel_reports_arrivals.store(promoted.kernel_reports_arrivals(), Ordering::Relaxed);
         }
         self.let_others_in();
     }
@@ -654,7 +654,7 @@ mod tests {
     const _: () = assert!(size_of::<Socket>() <= 256);
 
     #[test]
-    fn records_of_many_chunks_are_apart() {
+    fn records_of_many_chunks_are_distinct() {
         const MANY: usize = 4 * CHUNK as usize + 3;
         make().unwrap();
         let take = || (0..MANY).map(|fd| add(fd as i32, false).unwrap()).collect::<Vec<_>>();

@@ -27,7 +27,7 @@ thread_local! {
     /// This thread counts in `SPINNING`.
     static SPINS: Cell<bool> = const { Cell::new(false) };
     /// See [`tally`].
-    static UNTOLD: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
+    static UNPUBLISHED: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
     /// The peers that it has sent to since its last wait.
     static SENT_TO: Cell<Peer> = const { Cell::new(Peer::Unknown) };
 }
@@ -65,7 +65,7 @@ fn learn<T>(change: impl FnOnce(&mut Policy) -> T) -> T {
 /// One wait of this thread.
 pub(crate) struct Wait {
     spin: Option<Spin>,
-    looks: u32,
+    polls: u32,
     /// When the kernel has to be asked.
     kernel_due: Instant,
 }
@@ -83,8 +83,8 @@ impl Wait {
         let spin = spin.map(|spin| spin.ends_by(deadline)).filter(|spin| spin.next(now) != Next::Sleep);
         // If both endpoints share a core nothing comes before the peer has run.
         let yields_first = spin.as_ref().is_some_and(|spin| spin.next(now) == Next::Yield);
-        let looks = if yields_first { PAUSES - 1 } else { 0 };
-        Wait { spin, looks, kernel_due: now + KERNEL_EVERY }
+        let polls = if yields_first { PAUSES - 1 } else { 0 };
+        Wait { spin, polls, kernel_due: now + KERNEL_EVERY }
     }
 
     /// Whether to poll again, after a pause or a yield. False: the kernel has to be asked, if it
@@ -94,8 +94,8 @@ impl Wait {
         if self.spin.is_none() {
             return false;
         }
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(PAUSES) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(PAUSES) {
             return self.goes_on();
         }
         std::hint::spin_loop();
@@ -107,7 +107,7 @@ impl Wait {
         let now = clock::now();
         if !SPINS.replace(true)
             && (SPINNING.fetch_add(1, Ordering::Relaxed) >= CPUS.load(Ordering::Relaxed)
-                || quota::holds_up(now))
+                || quota::is_throttled(now))
         {
             // Its spins would take the core from other threads that spin, or from the program's
             // work.
@@ -147,14 +147,14 @@ impl Wait {
         self.spin.is_some()
     }
 
-    /// Something is here. `by_look`: a poll of the rings found it; otherwise the kernel reported
+    /// Something is here. `by_poll`: a poll of the rings found it; otherwise the kernel reported
     /// it.
-    pub(crate) fn found(&mut self, by_look: bool) {
+    pub(crate) fn found(&mut self, by_poll: bool) {
         let Some(spin) = self.spin.take() else { return };
         count(&COUNTERS.spun, 1);
         // Next to no time has passed before the clock is first read.
-        let now = if self.looks >= PAUSES { clock::now() } else { spin.began() };
-        let saved = learn(|policy| match by_look {
+        let now = if self.polls >= PAUSES { clock::now() } else { spin.began() };
+        let saved = learn(|policy| match by_poll {
             true => policy.found(&spin, now),
             false => policy.found_late(&spin, now, KERNEL_EVERY / 2),
         });
@@ -165,7 +165,7 @@ impl Wait {
 
 /// Time saved and time spun, published by the millisecond: words that all threads write are slow.
 fn tally(saved: Duration, spun: Duration) {
-    let [mut all_saved, mut all_spun] = UNTOLD.get();
+    let [mut all_saved, mut all_spun] = UNPUBLISHED.get();
     all_saved += saved;
     all_spun += spun;
     if all_saved.max(all_spun) >= Duration::from_millis(1) {
@@ -173,7 +173,7 @@ fn tally(saved: Duration, spun: Duration) {
         count(&COUNTERS.spun_time, all_spun.as_nanos() as u64);
         [all_saved, all_spun] = [Duration::ZERO; 2];
     }
-    UNTOLD.set([all_saved, all_spun]);
+    UNPUBLISHED.set([all_saved, all_spun]);
 }
 
 impl Drop for Wait {
@@ -198,14 +198,14 @@ impl Sleep {
         Sleep(clock::nanoseconds())
     }
 
-    /// It ended at `at`. `called`: when the peer says that it sent the wake-up, which a hostile one
+    /// It ended at `at`. `peer_woke_at`: when the peer says that it sent the wake-up, which a hostile one
     /// may set to anything.
     // Not inlined: the accounting needs stack, and that of a handler may be short.
     #[inline(never)]
-    pub(crate) fn end(self, at: Instant, called: u64) {
+    pub(crate) fn end(self, at: Instant, peer_woke_at: u64) {
         let at = at.as_nanos() as u64;
-        if (self.0..=at).contains(&called) {
-            learn(|policy| policy.woke(Duration::from_nanos(at - called)));
+        if (self.0..=at).contains(&peer_woke_at) {
+            learn(|policy| policy.woke(Duration::from_nanos(at - peer_woke_at)));
         }
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         for _ in 0..20 {
             let began = clock::now() - Duration::from_micros(20);
             let spin = POLICY.get().spin(began, Duration::from_micros(100));
-            Wait { spin: Some(spin), looks: PAUSES, kernel_due: began + KERNEL_EVERY }.found(false);
+            Wait { spin: Some(spin), polls: PAUSES, kernel_due: began + KERNEL_EVERY }.found(false);
         }
         assert!(!Wait::new(None).spins());
     }

@@ -48,17 +48,17 @@ pub fn start(settings: Settings) {
     descriptors::inherited();
 }
 
-static TOLD: AtomicBool = AtomicBool::new(false);
+static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Closes promoted connections and writes the summary of MEGAPIPE_STATS, once, when the process
 /// ends: by exit(3), or by _exit(2), which signal handlers and the children of vfork(2) call, too.
 pub fn finish() {
-    if has_watched() && !vfork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
+    if has_watched() && !vfork::borrows_memory() && !WRITTEN.swap(true, Ordering::Relaxed) {
         descriptors::exit();
         if !mode::is_confined() {
             recorded::ends();
         }
-        report::tell();
+        report::write_summary();
     }
 }
 
@@ -70,19 +70,19 @@ fn has_watched() -> bool {
 /// The same before another program replaces this one; if the exec fails this one continues.
 pub(crate) fn before_exec() {
     if has_watched() && !vfork::borrows_memory() && !mode::is_confined() {
-        report::tell();
+        report::write_summary();
     }
 }
 
 /// Writes the summary now, since it cannot be written at the end.
-pub(crate) fn tell_now() {
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        report::tell();
+pub(crate) fn write_summary_now() {
+    if !WRITTEN.swap(true, Ordering::Relaxed) {
+        report::write_summary();
     }
 }
 
 /// In the child of a fork.
 pub(crate) fn forked() {
-    TOLD.store(mode::is_confined(), Ordering::Relaxed);
+    WRITTEN.store(mode::is_confined(), Ordering::Relaxed);
     recorded::forked();
 }

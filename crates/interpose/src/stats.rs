@@ -40,7 +40,7 @@ pub(crate) fn stays(socket: &Socket, why: Reason) {
 
 /// It is not offered, as the last offers had no match: it gets their reason, unless the monitor
 /// answered for it.
-pub(crate) fn left_out(socket: &Socket, theirs: Reason) {
+pub(crate) fn skipped(socket: &Socket, theirs: Reason) {
     let is_answered = |word: u8| {
         [Reason::NoPeer, Reason::OtherUser].into_iter().any(|reason| word & !COUNTED == reason as u8)
     };
@@ -88,17 +88,17 @@ fn counter(word: u8) -> Option<&'static AtomicU64> {
 }
 
 /// The peer of a connection runs as another user.
-pub(crate) fn met_other_user(user: u32) {
+pub(crate) fn note_other_user(user: u32) {
     COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
 }
 
 /// The peer's program keeps a connection on TCP.
-pub(crate) fn was_declined(reason: Reason) {
+pub(crate) fn note_declined(reason: Reason) {
     COUNTERS.declined.store(reason as u64, Ordering::Relaxed);
 }
 
 /// A ring of this process cannot be tracked; the first reason stands.
-pub(crate) fn met_ring(obstacle: RingObstacle) {
+pub(crate) fn note_ring(obstacle: RingObstacle) {
     let word = &COUNTERS.ring_obstacle;
     let _ = word.compare_exchange(0, obstacle as u64, Ordering::Relaxed, Ordering::Relaxed);
 }
@@ -133,7 +133,7 @@ mod tests {
                     1 => offered(socket),
                     2 => in_memory(socket),
                     3 => is_left_to_others(socket),
-                    4 => left_out(socket, Reason::OtherUser),
+                    4 => skipped(socket, Reason::OtherUser),
                     _ => stays(socket, Reason::ALL[next(Reason::ALL.len() as u64) as usize]),
                 }
                 let word = socket.word.load(Ordering::Relaxed);

@@ -95,7 +95,7 @@ pub(crate) fn is_foreign(fd: c_int) -> bool {
 
 #[inline(always)]
 pub(crate) fn entry(fd: c_int) -> Entry {
-    meant(word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)))
+    decode(word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)))
 }
 
 /// The socket of a descriptor, if it is tracked as one.
@@ -109,8 +109,8 @@ pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
 
 /// Changes an entry; returns what it was.
 pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
-    let value = stored(fd, entry);
-    meant(word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)))
+    let value = encode(fd, entry);
+    decode(word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)))
 }
 
 /// The io_uring at this number is closed; the number may be in use again, with an entry of its own.
@@ -123,13 +123,13 @@ pub(crate) fn ring_is_closed(fd: c_int) {
 /// Makes an entry for an unknown descriptor. The error: the entry that it got meanwhile.
 pub(crate) fn claim(fd: c_int, entry: Entry) -> Result<(), Entry> {
     let word = word(fd).ok_or(Entry::Foreign)?;
-    let value = stored(fd, entry);
+    let value = encode(fd, entry);
     let claimed = word.compare_exchange(UNKNOWN, value, Ordering::AcqRel, Ordering::Acquire);
-    claimed.map(drop).map_err(meant)
+    claimed.map(drop).map_err(decode)
 }
 
 /// The word of a new entry.
-fn stored(fd: c_int, entry: Entry) -> u32 {
+fn encode(fd: c_int, entry: Entry) -> u32 {
     let value = match entry {
         Entry::Unknown => UNKNOWN,
         Entry::Foreign => FOREIGN,
@@ -146,7 +146,7 @@ fn stored(fd: c_int, entry: Entry) -> u32 {
 }
 
 #[inline(always)]
-fn meant(value: u32) -> Entry {
+fn decode(value: u32) -> Entry {
     match value {
         UNKNOWN => Entry::Unknown,
         MULTIPATH => Entry::Multipath,

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_micros(300);
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     /// The bytes that it had consumed, and since when.
-    taken: u64,
+    consumed: u64,
     since: Instant,
     /// When it was woken since.
     woken: Option<Instant>,
@@ -25,19 +25,19 @@ pub(crate) struct Unseen {
 }
 
 impl Unseen {
-    /// When it is to be woken: at most once for the same bytes. `taken`: what it has consumed now;
-    /// `called`: its last wake-up for us.
-    fn due(&mut self, taken: u64, called: Instant, now: Instant) -> Option<Instant> {
-        if self.taken != taken || self.since.is_zero() {
-            if self.woken.take().is_some_and(|woken| (woken..woken + SOON).contains(&called)) {
+    /// When it is to be woken: at most once for the same bytes. `consumed`: what it has consumed now;
+    /// `peer_woke_at`: its last wake-up for us.
+    fn due(&mut self, consumed: u64, peer_woke_at: Instant, now: Instant) -> Option<Instant> {
+        if self.consumed != consumed || self.since.is_zero() {
+            if self.woken.take().is_some_and(|woken| (woken..woken + SOON).contains(&peer_woke_at)) {
                 self.doubled = 0;
             }
-            (self.taken, self.since) = (taken, now);
+            (self.consumed, self.since) = (consumed, now);
         }
         self.woken.is_none().then(|| self.since + AT_FIRST * (1 << self.doubled))
     }
 
-    fn is_woken(&mut self, now: Instant) {
+    fn note_wake_up(&mut self, now: Instant) {
         self.woken = Some(now);
         self.doubled = (self.doubled + 1).min(DOUBLED_MOST);
     }
@@ -46,15 +46,15 @@ impl Unseen {
 impl Promoted {
     /// Before a sleep: wakes a peer over TCP that may wait unseen, if that is due. Returns when it
     /// will be.
-    pub(crate) fn wakes_unseen(&mut self, fd: std::ffi::c_int) -> Option<Instant> {
-        let taken = self.connection.lies_unseen()?;
-        let (now, called) = (clock::now(), Duration::from_nanos(self.connection.peer_woke_at()));
-        let due = self.unseen.due(taken, called, now)?;
+    pub(crate) fn wake_unseen_if_due(&mut self, fd: std::ffi::c_int) -> Option<Instant> {
+        let consumed = self.connection.lies_unseen()?;
+        let (now, peer_woke_at) = (clock::now(), Duration::from_nanos(self.connection.peer_woke_at()));
+        let due = self.unseen.due(consumed, peer_woke_at, now)?;
         if now < due {
             return Some(due);
         }
-        self.unseen.is_woken(now);
-        self.ring_unseen(fd);
+        self.unseen.note_wake_up(now);
+        self.wake_unseen(fd);
         None
     }
 }
@@ -77,16 +77,16 @@ mod tests {
         (0..count)
             .map(|_| {
                 let sent = *now;
-                let taken = unseen.taken + 1;
-                let due = unseen.due(taken, sent, sent).unwrap();
+                let consumed = unseen.consumed + 1;
+                let due = unseen.due(consumed, sent, sent).unwrap();
                 let answered = if waits_unseen { due + after } else { sent + after };
                 if due < answered {
-                    unseen.is_woken(due);
-                    assert_eq!(unseen.due(taken, sent, answered), None, "once");
+                    unseen.note_wake_up(due);
+                    assert_eq!(unseen.due(consumed, sent, answered), None, "once");
                 }
                 *now = answered;
                 // The next message finds the time of the peer's wake-up.
-                unseen.due(taken + 1, answered, answered);
+                unseen.due(consumed + 1, answered, answered);
                 answered - sent
             })
             .collect()

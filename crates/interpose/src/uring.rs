@@ -15,10 +15,10 @@ use crate::table::{self, Entry};
 
 pub(crate) mod rings;
 
-static UNSEEN: AtomicBool = AtomicBool::new(false);
+static ANY_UNTRACKED: AtomicBool = AtomicBool::new(false);
 static TRUSTED: AtomicBool = AtomicBool::new(false);
 /// All connections were demoted.
-static LEFT: AtomicBool = AtomicBool::new(false);
+static DEMOTED: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether the user states that untracked rings touch no sockets. Bytes that bypassed the
 /// library on any connection disprove this.
@@ -27,29 +27,29 @@ pub(crate) fn trusts(trusted: bool) {
 }
 
 /// Whether this process has an untracked ring that may touch sockets.
-pub(crate) fn is_unseen() -> bool {
-    UNSEEN.load(Ordering::Relaxed) && !TRUSTED.load(Ordering::Relaxed)
+pub(crate) fn has_untracked() -> bool {
+    ANY_UNTRACKED.load(Ordering::Relaxed) && !TRUSTED.load(Ordering::Relaxed)
 }
 
 /// This process has an untracked ring from here on. True, once: all connections have to be demoted.
-pub(crate) fn becomes_unseen(obstacle: RingObstacle) -> bool {
-    stats::met_ring(obstacle);
-    UNSEEN.store(true, Ordering::Relaxed);
-    is_unseen() && !LEFT.swap(true, Ordering::Relaxed)
+pub(crate) fn note_untracked(obstacle: RingObstacle) -> bool {
+    stats::note_ring(obstacle);
+    ANY_UNTRACKED.store(true, Ordering::Relaxed);
+    has_untracked() && !DEMOTED.swap(true, Ordering::Relaxed)
 }
 
 /// Resets the state: for a fuzzer, each of whose scripts may end promotion.
 #[cfg(fuzzing)]
 pub fn forget() {
-    UNSEEN.store(false, Ordering::Relaxed);
-    LEFT.store(false, Ordering::Relaxed);
+    ANY_UNTRACKED.store(false, Ordering::Relaxed);
+    DEMOTED.store(false, Ordering::Relaxed);
 }
 
 /// Searches the descriptors for an untracked ring, before anything is promoted.
-pub(crate) fn look() {
+pub(crate) fn find() {
     if found().unwrap_or(false) {
-        stats::met_ring(maker());
-        UNSEEN.store(true, Ordering::Relaxed);
+        stats::note_ring(maker());
+        ANY_UNTRACKED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -58,7 +58,7 @@ fn found() -> rustix::io::Result<bool> {
     let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
     for entry in Dir::read_from(&directory)? {
         let fd = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if fd.is_some_and(is_unfollowed) {
+        if fd.is_some_and(is_untracked) {
             return Ok(true);
         }
     }
@@ -66,7 +66,7 @@ fn found() -> rustix::io::Result<bool> {
 }
 
 /// Whether it is an untracked ring. One that another thread is creating or closing is none.
-pub(crate) fn is_unfollowed(fd: i32) -> bool {
+pub(crate) fn is_untracked(fd: i32) -> bool {
     let looks_so = || !matches!(table::entry(fd), Entry::Ring(_) | Entry::ClosingRing) && is_ring(fd);
     for _ in 0..AWAITED {
         if !looks_so() {

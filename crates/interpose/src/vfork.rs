@@ -52,7 +52,7 @@ pub(crate) fn diverges() {
 }
 
 /// It executes a program, or ends.
-pub(crate) fn diverges_no_more() {
+pub(crate) fn stops_diverging() {
     if DIVERGES.load(Ordering::Relaxed) && borrows_memory() {
         DIVERGES.store(false, Ordering::Relaxed);
     }

@@ -18,16 +18,16 @@ pub(crate) trait Waiting {
     fn collect(&mut self, waiter: &mut Waiter) -> ControlFlow<Self::Outcome, Phase>;
 
     /// The call polls its rings from here on, and peers need not wake this thread.
-    fn begins_to_look(&mut self);
+    fn begin_spin(&mut self);
 
     /// Checks the rings once, without the kernel. False: nothing is there.
-    fn looks(&mut self) -> bool;
+    fn poll_rings(&mut self) -> bool;
 
     /// Arms the connections, so that peers wake this thread.
-    fn arms(&mut self) -> ControlFlow<Self::Outcome, Armed>;
+    fn arm(&mut self) -> ControlFlow<Self::Outcome, Armed>;
 
     /// Sleeps until something comes, or until this time, and disarms.
-    fn sleeps(&mut self, until: Option<Instant>) -> Slept<Self::Outcome>;
+    fn sleep(&mut self, until: Option<Instant>) -> Slept<Self::Outcome>;
 
     /// Whether the call continues after a handler with SA_RESTART (signal(7)).
     fn restarts(&self) -> bool {
@@ -35,15 +35,15 @@ pub(crate) trait Waiting {
     }
 
     /// Nothing came until the deadline.
-    fn has_nothing(&mut self) -> Self::Outcome;
+    fn timed_out(&mut self) -> Self::Outcome;
 
     /// A handler ended the call before it slept.
-    fn is_interrupted(&mut self) -> Self::Outcome;
+    fn interrupted(&mut self) -> Self::Outcome;
 
     /// Whether the outcome is what was waited for.
-    fn is_find(outcome: &Self::Outcome) -> bool;
+    fn is_found(outcome: &Self::Outcome) -> bool;
 
-    /// Whether it came from a ring: for calls whose [`Self::looks`] cannot say.
+    /// Whether it came from a ring: for calls whose [`Self::poll_rings`] cannot say.
     fn found_in_rings(&self) -> bool {
         true
     }
@@ -53,7 +53,7 @@ pub(crate) trait Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Collect,
-    Look,
+    Spin,
     Sleep,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     /// Something is here.
-    News,
+    Pending,
     /// Nothing is here. `unseen`: when the next peer that may wait [unseen](crate::unseen) is due
     /// for a wake-up.
     Asleep { unseen: Option<Instant> },
@@ -71,7 +71,7 @@ pub(crate) enum Armed {
 pub(crate) struct Slept<Outcome> {
     pub(crate) at: Instant,
     /// When the peer sent the wake-up that ended it, in nanoseconds; 0: not known.
-    pub(crate) called: u64,
+    pub(crate) peer_woke_at: u64,
     pub(crate) outcome: ControlFlow<Outcome>,
 }
 
@@ -80,44 +80,44 @@ pub(crate) struct Waiter {
     deadline: Option<Instant>,
     /// Handlers that had run in this thread before.
     handled: u32,
-    look: Option<Wait>,
+    spin: Option<Wait>,
     /// The last spin has found something, and did not end to ask the kernel.
-    saw: bool,
+    spin_found: bool,
 }
 
 impl Waiter {
     /// Waits until `deadline`; `None`: forever, or the call has a timeout of its own.
     #[inline]
     pub(crate) fn new(deadline: Option<Instant>) -> Waiter {
-        Waiter { deadline, handled: signals::handled(), look: None, saw: false }
+        Waiter { deadline, handled: signals::handled(), spin: None, spin_found: false }
     }
 
     /// Whether it spins before it sleeps.
     #[inline]
-    pub(crate) fn may_look(&mut self) -> bool {
-        if self.look.is_none() {
+    pub(crate) fn may_spin(&mut self) -> bool {
+        if self.spin.is_none() {
             self.begin();
         }
-        self.look.as_ref().is_some_and(Wait::spins) && signals::handled() == self.handled
+        self.spin.as_ref().is_some_and(Wait::spins) && signals::handled() == self.handled
     }
 
     // Not inlined, like the functions below: the accounting needs stack, and that of a handler may
     // be short.
     #[inline(never)]
     fn begin(&mut self) {
-        self.look = Some(Wait::new(self.deadline));
+        self.spin = Some(Wait::new(self.deadline));
     }
 
     /// Whether its spin is over.
     #[inline]
-    pub(crate) fn has_looked(&self) -> bool {
-        self.look.as_ref().is_some_and(|look| !look.spins())
+    pub(crate) fn has_spun(&self) -> bool {
+        self.spin.as_ref().is_some_and(|spin| !spin.spins())
     }
 
     /// Ends the spin: the next wait is a sleep.
     pub(crate) fn stop(&mut self) {
-        if let Some(look) = &mut self.look {
-            look.stop();
+        if let Some(spin) = &mut self.spin {
+            spin.stop();
         }
     }
 
@@ -127,31 +127,31 @@ impl Waiter {
         loop {
             match call.collect(self) {
                 Break(outcome) => {
-                    if W::is_find(&outcome) {
+                    if W::is_found(&outcome) {
                         self.found(call.found_in_rings());
                     }
                     return outcome;
                 }
                 Continue(Phase::Collect) => continue,
-                Continue(Phase::Look) if self.look(call) => continue,
-                Continue(Phase::Look | Phase::Sleep) => self.stop(),
+                Continue(Phase::Spin) if self.spin(call) => continue,
+                Continue(Phase::Spin | Phase::Sleep) => self.stop(),
             }
-            let unseen = match call.arms() {
+            let unseen = match call.arm() {
                 Break(outcome) => return outcome,
-                Continue(Armed::News) => continue,
+                Continue(Armed::Pending) => continue,
                 Continue(Armed::Asleep { unseen }) => unseen,
             };
             let handled = signals::handled();
             if signals::end_a_wait(self.handled, || call.restarts()) {
-                return call.is_interrupted();
+                return call.interrupted();
             }
             self.handled = handled;
             let sleep = Sleep::begin();
-            let slept = call.sleeps(soonest(self.deadline, unseen));
-            sleep.end(slept.at, slept.called);
+            let slept = call.sleep(soonest(self.deadline, unseen));
+            sleep.end(slept.at, slept.peer_woke_at);
             match slept.outcome {
                 Break(outcome) => return outcome,
-                Continue(()) if self.is_over() => return call.has_nothing(),
+                Continue(()) if self.is_over() => return call.timed_out(),
                 Continue(()) => {}
             }
         }
@@ -159,25 +159,25 @@ impl Waiter {
 
     #[inline(never)]
     fn found(&mut self, in_rings: bool) {
-        if let Some(look) = &mut self.look {
-            look.found(self.saw && in_rings);
+        if let Some(spin) = &mut self.spin {
+            spin.found(self.spin_found && in_rings);
         }
     }
 
     /// Spins until something is there or the kernel has to be asked (true), or until spinning no
     /// longer pays or a handler ran.
     #[inline(never)]
-    fn look<W: Waiting>(&mut self, call: &mut W) -> bool {
-        call.begins_to_look();
-        let Some(look) = &mut self.look else { return false };
-        self.saw = false;
-        while look.again() && signals::handled() == self.handled {
-            if call.looks() {
-                self.saw = true;
+    fn spin<W: Waiting>(&mut self, call: &mut W) -> bool {
+        call.begin_spin();
+        let Some(spin) = &mut self.spin else { return false };
+        self.spin_found = false;
+        while spin.again() && signals::handled() == self.handled {
+            if call.poll_rings() {
+                self.spin_found = true;
                 return true;
             }
         }
-        look.spins() && signals::handled() == self.handled
+        spin.spins() && signals::handled() == self.handled
     }
 
     fn is_over(&self) -> bool {

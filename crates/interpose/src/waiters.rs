@@ -17,7 +17,7 @@ pub(crate) enum Waiters {
     /// The last wait was a call of ours.
     Calls,
     /// A read has found nothing since: how the program will wait next is not known yet.
-    Told,
+    FoundNothing,
 }
 
 /// Blocking reads, of bytes that nothing had reported to the program, after which such reads count
@@ -33,7 +33,7 @@ impl Default for Waiters {
 
 impl Waiters {
     /// A read begins that would block.
-    fn read_by_waiting(&mut self) {
+    fn blocking_read(&mut self) {
         *self = match *self {
             Waiters::Unseen(reads) if reads < READS => Waiters::Unseen(reads + 1),
             Waiters::Unseen(_) => Waiters::Calls,
@@ -47,16 +47,16 @@ impl Waiters {
     }
 
     /// A nonblocking call found nothing.
-    fn are_told(&mut self) {
+    fn found_nothing(&mut self) {
         if *self == Waiters::Calls {
-            *self = Waiters::Told;
+            *self = Waiters::FoundNothing;
         }
     }
 
     /// Bytes were consumed. If no wait of ours explains how the program found them, it waits in a
     /// way of its own.
-    fn took(&mut self) {
-        if *self == Waiters::Told {
+    fn consumed(&mut self) {
+        if *self == Waiters::FoundNothing {
             *self = Waiters::default();
         }
     }
@@ -80,39 +80,40 @@ pub(crate) fn nonblocking(socket: &Socket, on: bool) {
         && socket.state() == State::Promoted
         && let Some(promoted) = socket.lock().promoted.as_deref_mut()
     {
-        promoted.waits_anew();
+        promoted.forget_waiters();
     }
 }
 
 impl Promoted {
     /// A call of ours waits for it, and polls before it sleeps.
-    pub(crate) fn is_awaited_here(&mut self) {
+    pub(crate) fn note_wait(&mut self) {
         self.waiters.wait();
         self.connection.rings_each(false);
     }
 
     /// A blocking read begins, and nothing has reported its bytes to the program.
-    pub(crate) fn is_read_by_waiting(&mut self) {
-        self.waiters.read_by_waiting();
+    pub(crate) fn note_blocking_read(&mut self) {
+        self.waiters.blocking_read();
     }
 
     /// Bytes were read.
-    pub(crate) fn was_read(&mut self) {
-        self.waiters.took();
+    pub(crate) fn note_read(&mut self) {
+        self.waiters.consumed();
     }
 
     /// A call returned EAGAIN. True: bytes are here by now.
-    pub(crate) fn rest(&mut self, in_a_set: bool) -> Result<bool, i32> {
-        let rests = self.is_hot() || self.will_hear() || (!in_a_set && self.stays_awake());
-        self.waiters.are_told();
-        if rests { Ok(false) } else { self.arm() }
+    pub(crate) fn arm_unless_covered(&mut self, in_a_set: bool) -> Result<bool, i32> {
+        let is_covered =
+            self.is_hot() || self.kernel_reports_arrivals() || (!in_a_set && self.stays_unarmed());
+        self.waiters.found_nothing();
+        if is_covered { Ok(false) } else { self.arm() }
     }
 
     /// The program may wait outside the library from now on.
-    pub(crate) fn waits_anew(&mut self) {
+    pub(crate) fn forget_waiters(&mut self) {
         self.waiters = Waiters::default();
-        let asks_who_waits = self.armed && !self.is_armed_by_doorbell();
-        if self.listed_in == 0 && !asks_who_waits && self.arm().unwrap_or(true) {
+        let armed_for_any = self.armed && !self.is_armed_by_doorbell();
+        if self.listed_in == 0 && !armed_for_any && self.arm().unwrap_or(true) {
             // The program reads the bytes that are here first; a wake-up comes for later ones.
             self.stale = false;
             self.armed = !self.connection.arm_for_more(WakeUp::Tcp).unwrap_or(true);
@@ -120,12 +121,12 @@ impl Promoted {
     }
 
     /// Whether this endpoint, in no set, stays unarmed until the next wait.
-    pub(crate) fn stays_awake(&self) -> bool {
-        !self.armed && self.may_stay_awake()
+    pub(crate) fn stays_unarmed(&self) -> bool {
+        !self.armed && self.may_stay_unarmed()
     }
 
     /// Whether it may stay unarmed.
-    pub(crate) fn may_stay_awake(&self) -> bool {
+    pub(crate) fn may_stay_unarmed(&self) -> bool {
         self.waiters.are_seen()
             && !ARMS_ALWAYS.load(Relaxed)
             && self.listed_in == 0
@@ -141,23 +142,23 @@ mod tests {
     #[test]
     fn bytes_that_no_wait_explains_are_a_doubt() {
         let mut waiters = Waiters::default();
-        waiters.are_told();
+        waiters.found_nothing();
         assert!(!waiters.are_seen());
         waiters.wait();
         for _ in 0..3 {
             // A blocking call does this, and so does a read before a poll(2).
-            waiters.took();
-            waiters.are_told();
+            waiters.consumed();
+            waiters.found_nothing();
             waiters.wait();
-            waiters.took();
+            waiters.consumed();
             assert!(waiters.are_seen());
         }
-        waiters.are_told();
+        waiters.found_nothing();
         assert!(waiters.are_seen());
-        waiters.took();
+        waiters.consumed();
         assert!(!waiters.are_seen());
-        waiters.are_told();
-        waiters.took();
+        waiters.found_nothing();
+        waiters.consumed();
         assert!(!waiters.are_seen());
     }
 
@@ -165,11 +166,11 @@ mod tests {
     fn reads_that_always_find_bytes_are_a_way_to_wait() {
         let mut waiters = Waiters::default();
         for _ in 0..READS {
-            waiters.read_by_waiting();
+            waiters.blocking_read();
             assert!(!waiters.are_seen());
-            waiters.took();
+            waiters.consumed();
         }
-        waiters.read_by_waiting();
+        waiters.blocking_read();
         assert!(waiters.are_seen());
     }
 }

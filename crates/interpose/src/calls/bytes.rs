@@ -141,7 +141,7 @@ pub unsafe fn recvfrom(
 }
 
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
+    let Some(socket) = watched(fd).filter(|_| reaches_socket(message, flags)) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
     let by_kernel = Cell::new(false);
@@ -192,7 +192,7 @@ unsafe fn add_control(message: *mut msghdr, room: usize, left: c_int) {
 /// Whether sendmsg(2) and recvmsg(2) reach the socket: the kernel first refuses invalid messages,
 /// and the flag of 32-bit programs.
 #[inline]
-fn comes_to_socket(message: *const msghdr, flags: c_int) -> bool {
+fn reaches_socket(message: *const msghdr, flags: c_int) -> bool {
     const MSG_CMSG_COMPAT: c_int = c_int::MIN;
     flags & MSG_CMSG_COMPAT == 0 && is_readable(message)
 }
@@ -212,7 +212,7 @@ unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t 
 const MOST_CONTROL: usize = 1 << 20;
 
 /// The descriptors that a message carries.
-unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
+unsafe fn carried(message: *const msghdr, mut each: impl FnMut(c_int)) {
     let (control, length) = ((*message).msg_control.cast::<u8>(), (*message).msg_controllen);
     // Without a tracked socket the kernel has just filled it.
     if length > MOST_CONTROL || (sockets::any() && !are_readable(control, length)) {
@@ -226,7 +226,7 @@ unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
             let bytes = ((*header).cmsg_len).saturating_sub(libc::CMSG_LEN(0) as usize);
             let data = libc::CMSG_DATA(header).cast::<c_int>();
             for place in 0..bytes / size_of::<c_int>() {
-                tell(data.add(place).read_unaligned());
+                each(data.add(place).read_unaligned());
             }
         }
         header = libc::CMSG_NXTHDR(message, header);
@@ -341,7 +341,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
     if flags & libc::MSG_FASTOPEN != 0 && local_listen::is_on() && is_readable(message) {
         local_listen::connecting(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
-    let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
+    let Some(socket) = watched(fd).filter(|_| reaches_socket(message, flags)) else {
         hands_over(message);
         return real::sendmsg(fd, message, flags);
     };
@@ -378,7 +378,7 @@ unsafe fn can_be_sent(message: &msghdr) -> Result<(), i32> {
 /// Demotes sockets whose descriptors are sent in a message.
 pub(super) unsafe fn hands_over(message: *const msghdr) {
     if sockets::any() && is_readable(message) && (*message).msg_controllen > 0 {
-        carried(message, leaving::leave);
+        carried(message, demotion::demote);
     }
 }
 

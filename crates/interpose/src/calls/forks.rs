@@ -52,22 +52,22 @@ pub(super) fn shares_memory(flags: u64) {
     let has = |flag: c_int| flags & flag as u64 != 0;
     match (has(libc::CLONE_VM), has(libc::CLONE_THREAD)) {
         (true, false) => vfork::lends_memory(),
-        (true, true) if !has(libc::CLONE_FILES) => parts_descriptors(),
+        (true, true) if !has(libc::CLONE_FILES) => unshare_descriptors(),
         _ => {}
     }
 }
 
 /// A thread is to have a descriptor table of its own: here one table serves all threads.
-pub(super) fn parts_descriptors() {
+pub(super) fn unshare_descriptors() {
     kept_errno(|| {
         promoter::stop();
-        leaving::leave_all(Reason::Shared);
+        demotion::demote_all(Reason::Shared);
     });
 }
 
 pub unsafe fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 && !threads::is_alone() {
-        parts_descriptors();
+        unshare_descriptors();
     }
     real::unshare(flags)
 }

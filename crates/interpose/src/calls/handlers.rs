@@ -10,7 +10,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
         let status = real::sigaction(signal, new, old);
         if status == 0 && !new.is_null() && signals::has_begun() && !vfork::borrows_memory() {
             let was = old.as_ref().map_or(libc::SIG_DFL, |old| old.sa_sigaction);
-            let was = signals::came_late(signal, was);
+            let was = signals::installed_late(signal, was);
             if let Some(old) = old.as_mut() {
                 old.sa_sigaction = was;
             }
@@ -44,7 +44,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
 }
 
 /// The variants of signal(2), of which `call` is one.
-fn simply(
+fn set_handler(
     signal: c_int,
     handler: sighandler_t,
     keeps: bool,
@@ -55,15 +55,15 @@ fn simply(
 }
 
 pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    simply(signal, handler, true, |handler| real::signal(signal, handler))
+    set_handler(signal, handler, true, |handler| real::signal(signal, handler))
 }
 
 /// The handler is used once.
 pub unsafe fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    simply(signal, handler, false, |handler| real::sysv_signal(signal, handler))
+    set_handler(signal, handler, false, |handler| real::sysv_signal(signal, handler))
 }
 
 /// SIG_HOLD is no handler.
 pub unsafe fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
-    simply(signal, disposition, false, |handler| real::sigset(signal, handler))
+    set_handler(signal, disposition, false, |handler| real::sigset(signal, handler))
 }

@@ -26,15 +26,15 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
     let family = address.cast::<libc::sa_family_t>();
     // connect(2) with AF_UNSPEC dissolves the association. Without a TCP socket only the kernel
     // tries the address.
-    let is_nobody = sockets::any()
+    let dissolves = sockets::any()
         && length as usize >= size_of::<libc::sa_family_t>()
         && is_readable(family)
         && c_int::from(family.read_unaligned()) == libc::AF_UNSPEC;
-    let status = match is_nobody.then(|| watched(fd)).flatten() {
-        Some((_, socket)) => leaving::dissolve(socket, fd, call),
+    let status = match dissolves.then(|| watched(fd)).flatten() {
+        Some((_, socket)) => demotion::dissolve(socket, fd, call),
         None => call(),
     };
-    if is_nobody {
+    if dissolves {
         if status == 0 {
             local_listen::shut_down(fd);
         }
@@ -100,8 +100,8 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     {
         // FIN comes behind the ring's bytes; the kernel refuses later ones.
         promoted.connection.kernel_sends();
-        promoted.copy_untaken(fd);
-        promoted.before_end(fd, true);
+        promoted.copy_unconsumed(fd);
+        promoted.before_fin(fd, true);
     }
     let status = real::shutdown(fd, how);
     if status == 0 {
@@ -111,7 +111,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if promoter::is_hidden(fd) || hidden::is_one(fd) || local_listen::closing(fd) {
+    if promoter::is_hidden(fd) || hidden::contains(fd) || local_listen::closing(fd) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -129,7 +129,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return real::close_range(first, last, flags);
     };
     if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 && !threads::is_alone() {
-        forks::parts_descriptors();
+        forks::unshare_descriptors();
     }
     if flags & ONLY_MARK != 0 || first > last {
         return real::close_range(first, last, flags);
@@ -199,12 +199,12 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     let borrows = vfork::borrows_sockets();
     if borrows {
         // For the program that the child of a vfork(2) executes.
-        leaving::leave(fd);
+        demotion::demote(fd);
     }
     let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::knows(new);
-    if fd != new && hidden::is_one(new) && !borrows && kernel::is_open(fd) {
+    if fd != new && hidden::contains(new) && !borrows && kernel::is_open(fd) {
         arming::leave_number(new);
-        hidden::is_taken(new);
+        hidden::given_to_program(new);
     }
     if fd != new && is_known && kernel::is_open(fd) {
         let _is_no_ring = descriptors::closing(new);
@@ -229,7 +229,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     if command == libc::F_SETFL && argument.addr() as c_int & libc::O_ASYNC != 0 {
         // The kernel sends a signal for each arrival, so that all have to go through it.
-        kept_errno(|| leaving::leave_for_option(fd));
+        kept_errno(|| demotion::demote_for_option(fd));
     }
     let result = real::fcntl(fd, command, argument);
     match command {
@@ -247,7 +247,7 @@ fn became_nonblocking(fd: c_int, nonblocking: bool) {
         waiters::nonblocking(socket, nonblocking);
     }
     if !nonblocking {
-        local_listen::waits_otherwise(fd);
+        local_listen::polled_outside_epoll(fd);
     }
 }
 
@@ -266,7 +266,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         && is_readable(argument.cast::<c_int>())
         && argument.cast::<c_int>().read_unaligned() != 0
     {
-        kept_errno(|| leaving::leave_for_option(fd));
+        kept_errno(|| demotion::demote_for_option(fd));
     }
     let result = real::ioctl(fd, request, argument);
     if request == libc::FIONBIO as c_ulong && result >= 0 {
@@ -340,18 +340,18 @@ pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulon
 
 /// fdopen(3): from then on the C library's own calls read and write.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    leaving::leave(fd);
+    demotion::demote(fd);
     real::fdopen(fd, mode)
 }
 
 /// A function of libc reads or writes the descriptor next.
 pub fn read_by_libc(fd: c_int) {
-    leaving::leave(fd);
+    demotion::demote(fd);
 }
 
 /// posix_spawn(3) is to give a descriptor to another program.
 pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-    leaving::leave(fd);
+    demotion::demote(fd);
     real::posix_spawn_file_actions_adddup2(actions, fd, new)
 }
 
@@ -422,7 +422,7 @@ pub fn made(fd: c_int) -> c_int {
 
 /// _exit(2): the summary is written first.
 pub unsafe fn _exit(status: c_int) -> c_int {
-    vfork::diverges_no_more();
+    vfork::stops_diverging();
     crate::finish();
     real::_exit(status)
 }
@@ -431,20 +431,20 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// inherits its parent's descriptors, too, but may have other files at their numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
     // The child of a vfork(2) has other descriptors than the table.
-    let kept = if vfork::borrows_sockets() { Vec::new() } else { leaving::keep_here(true) };
+    let kept = if vfork::borrows_sockets() { Vec::new() } else { demotion::keep_here(true) };
     crate::start::before_exec();
     if !vfork::borrows_sockets() {
         return kept;
     }
-    vfork::diverges_no_more();
+    vfork::stops_diverging();
     for fd in 0..table::end() {
         let Some(socket) = table::socket(fd).filter(|_| kernel::is_inherited(fd)) else { continue };
         let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);
         if cookie.is_none_or(|cookie| kept_errno(|| kernel::cookie(fd)) == cookie) {
-            match leaving::stays_here(fd, false) {
+            match demotion::stays_here(fd, false) {
                 // In the table of the child.
                 true => kernel::set_close_at_exec(fd, true),
-                false => leaving::leave(fd),
+                false => demotion::demote(fd),
             }
         }
     }
@@ -457,14 +457,14 @@ unsafe extern "C" {
 }
 
 /// Makes an exec, which returns only if it fails.
-unsafe fn executes(environment: *const *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+unsafe fn exec_with(environment: *const *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let kept = before_exec();
     let inherits = local_listen::before_exec(environment);
     let status = call();
     if inherits {
         local_listen::exec_failed();
     }
-    leaving::inherit_again(kept);
+    demotion::inherit_again(kept);
     status
 }
 
@@ -473,15 +473,15 @@ pub unsafe fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(environment, || real::execve(path, arguments, environment))
+    exec_with(environment, || real::execve(path, arguments, environment))
 }
 
 pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    executes(environ, || real::execv(path, arguments))
+    exec_with(environ, || real::execv(path, arguments))
 }
 
 pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    executes(environ, || real::execvp(file, arguments))
+    exec_with(environ, || real::execvp(file, arguments))
 }
 
 pub unsafe fn execvpe(
@@ -489,7 +489,7 @@ pub unsafe fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(environment, || real::execvpe(file, arguments, environment))
+    exec_with(environment, || real::execvpe(file, arguments, environment))
 }
 
 pub unsafe fn fexecve(
@@ -497,7 +497,7 @@ pub unsafe fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(environment, || real::fexecve(fd, arguments, environment))
+    exec_with(environment, || real::fexecve(fd, arguments, environment))
 }
 
 pub unsafe fn execveat(
@@ -507,18 +507,18 @@ pub unsafe fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    executes(environment, || real::execveat(at, path, arguments, environment, flags))
+    exec_with(environment, || real::execveat(at, path, arguments, environment, flags))
 }
 
 pub unsafe fn system(command: *const c_char) -> c_int {
     if command.is_null() {
         return real::system(command);
     }
-    leaving::spawning(|| real::system(command))
+    demotion::spawning(|| real::system(command))
 }
 
 pub unsafe fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    let stream = leaving::spawning(|| real::popen(command, kind));
+    let stream = demotion::spawning(|| real::popen(command, kind));
     if !stream.is_null() {
         made(libc::fileno(stream));
     }
@@ -533,7 +533,7 @@ pub unsafe fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    leaving::spawning(|| real::posix_spawn(process, path, actions, attributes, arguments, environment))
+    demotion::spawning(|| real::posix_spawn(process, path, actions, attributes, arguments, environment))
 }
 
 pub unsafe fn posix_spawnp(
@@ -544,5 +544,5 @@ pub unsafe fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    leaving::spawning(|| real::posix_spawnp(process, file, actions, attributes, arguments, environment))
+    demotion::spawning(|| real::posix_spawnp(process, file, actions, attributes, arguments, environment))
 }

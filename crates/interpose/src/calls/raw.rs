@@ -22,7 +22,7 @@ impl Clock {
     }
 
     /// A failure to return it is ignored.
-    unsafe fn tell(&self, timeout: *mut timespec) {
+    unsafe fn write_remaining(&self, timeout: *mut timespec) {
         if let Some(limit) = self.limit
             && is_writable(timeout)
         {
@@ -117,7 +117,7 @@ pub unsafe fn syscall(
             let timeout = c as *mut timespec;
             let clock = Clock::new(timeout);
             let ready = ppoll(a as *mut pollfd, b as libc::nfds_t, timeout, d as *const sigset_t);
-            clock.tell(timeout);
+            clock.write_remaining(timeout);
             ready
         }
         libc::SYS_pselect6 if lies_there(e as *const timespec) && lies_there(f as *const Mask) => {
@@ -126,7 +126,7 @@ pub unsafe fn syscall(
             let (read, write, except) = (b as *mut fd_set, c as *mut fd_set, d as *mut fd_set);
             let clock = Clock::new(timeout);
             let ready = pselect(fd, read, write, except, timeout, mask);
-            clock.tell(timeout);
+            clock.write_remaining(timeout);
             ready
         }
 
@@ -147,7 +147,7 @@ pub unsafe fn syscall(
         }
         libc::SYS_clone3 => return clone3(a as *const c_void, b as size_t),
         libc::SYS_exit_group => {
-            vfork::diverges_no_more();
+            vfork::stops_diverging();
             crate::finish();
             return real::syscall(number, a, b, c, d, e, f);
         }

@@ -54,7 +54,7 @@ unsafe fn in_set(
     local_listen::around_wait(set, events, || {
         promoter::answers();
         let promoted = epoll::promoted_set(set);
-        if epoll::is_the_kernels(promoted) {
+        if epoll::is_kernel_only(promoted) {
             return call();
         }
         match limit() {
@@ -138,7 +138,7 @@ unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     if is_on {
         let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
-        asked.for_each(|fd| local_listen::waits_otherwise(fd.fd));
+        asked.for_each(|fd| local_listen::polled_outside_epoll(fd.fd));
     }
     polling::concerns(fds).then_some(fds)
 }
@@ -169,7 +169,7 @@ pub unsafe fn ppoll(
 /// As [`promoted_among`], for select(2).
 unsafe fn listeners_in(count: c_int, sets: Sets) {
     if local_listen::is_on() {
-        selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise);
+        selecting::polled_for_reading(count, sets).for_each(local_listen::polled_outside_epoll);
     }
 }
 
@@ -186,7 +186,7 @@ pub unsafe fn select(
     let ready = selecting::Ready::of(count, sets);
     if !ready.is_empty() {
         let mut at_once = timeval { tv_sec: 0, tv_usec: 0 };
-        return ready.beside(real::select(count, read, write, except, &raw mut at_once), sets);
+        return ready.added_to(real::select(count, read, write, except, &raw mut at_once), sets);
     }
     if !selecting::concerns(count, sets) || !(timeout.is_null() || is_writable(timeout)) {
         return real::select(count, read, write, except, timeout);
@@ -222,7 +222,7 @@ pub unsafe fn pselect(
     let ready = selecting::Ready::of(count, sets);
     if !ready.is_empty() {
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        return ready.beside(real::pselect(count, read, write, except, &raw const at_once, mask), sets);
+        return ready.added_to(real::pselect(count, read, write, except, &raw const at_once, mask), sets);
     }
     if selecting::concerns(count, sets)
         && let Some(limit) = limit_at(timeout)

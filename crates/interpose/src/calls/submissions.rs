@@ -31,9 +31,9 @@ const HARMLESS: [c_uint; 24] =
 
 /// This process has an untracked ring: all connections are demoted, unless the user states that the
 /// ring is for files.
-fn loses_sight(obstacle: RingObstacle) {
-    if uring::becomes_unseen(obstacle) {
-        kept_errno(|| leaving::leave_all(Reason::IoUring));
+fn lose_track(obstacle: RingObstacle) {
+    if uring::note_untracked(obstacle) {
+        kept_errno(|| demotion::demote_all(Reason::IoUring));
     }
 }
 
@@ -41,7 +41,7 @@ fn loses_sight(obstacle: RingObstacle) {
 /// does not apply.
 fn give_up() {
     uring::trusts(false);
-    loses_sight(RingObstacle::Use);
+    lose_track(RingObstacle::Use);
 }
 
 /// io_uring_setup(2).
@@ -59,18 +59,18 @@ pub(super) unsafe fn setup(entries: c_long, params: *mut Params) -> c_long {
     let params = params.read_unaligned();
     if params.has_no_descriptor() {
         drop(being_made);
-        loses_sight(params.obstacle());
+        lose_track(params.obstacle());
         return status;
     }
     let ring = made(status as c_int);
     // A mapping is a system call of our own.
-    let number = kept_errno(|| if mode::is_confined() { None } else { rings::follow(ring, &params) });
+    let number = kept_errno(|| if mode::is_confined() { None } else { rings::track(ring, &params) });
     if let Some(number) = number {
         descriptors::made(ring, Entry::Ring(number));
     }
     drop(being_made);
     if number.is_none() {
-        loses_sight(params.obstacle());
+        lose_track(params.obstacle());
     }
     status
 }
@@ -118,8 +118,8 @@ pub(super) unsafe fn enter(
             return -1;
         }
         _ => {
-            if is_registered || mode::is_confined() || kept_errno(|| uring::is_unfollowed(fd)) {
-                loses_sight(RingObstacle::Unseen);
+            if is_registered || mode::is_confined() || kept_errno(|| uring::is_untracked(fd)) {
+                lose_track(RingObstacle::Unseen);
             }
             return call(count.into(), wanted, flags);
         }
@@ -153,7 +153,7 @@ unsafe fn submit(entry: rings::Entry) -> bool {
             let is_done = epoll_ctl(set, operation, fd, entry.address as *mut epoll_event) == 0;
             if !is_done && let Entry::Set(set) = table::entry(set) {
                 // The kernel will refuse it, by the members that this set has.
-                sets::at(set).lock().tell_kernel();
+                sets::at(set).lock().register_deferred();
             }
             return is_done;
         }
@@ -223,7 +223,7 @@ unsafe fn closes(entry: rings::Entry) -> bool {
     }
     if !entry.is_certain || entry.length != 0 || !has_no_more_than_length(entry) {
         // It may not be executed.
-        leaving::leave_for(entry.fd, Reason::IoUring);
+        demotion::demote_for(entry.fd, Reason::IoUring);
     } else if table::socket(entry.fd).is_some_and(|socket| socket.state() == State::Promoted) {
         // The next submission may be about the peer, which could not be demoted between this close
         // and FIN.
@@ -246,7 +246,7 @@ fn belongs_to_kernel(fd: c_int) {
         entry => entry,
     };
     match entry {
-        Entry::Socket(_) => leaving::leave_for(fd, Reason::IoUring),
+        Entry::Socket(_) => demotion::demote_for(fd, Reason::IoUring),
         // The kernel's set does not report what is in memory.
         Entry::Set(_) => give_up(),
         _ => {}

@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libc::epoll_event;
 use steering::{Inherited, Slot};
 
-use super::names::{DESCRIPTORS, LISTENERS, ON, SETS, What, is_on, set_what, what};
+use super::names::{DESCRIPTORS, Kind, LISTENERS, ON, SETS, is_on, kind_of, set_kind};
 use super::steering::Steering;
 use super::word::Word;
-use super::{MEMBERS, Member, OF_SET, OUT_OF_SET, WAITED_IN, places, sibling, word};
+use super::{MEMBERS, Member, OF_SET, OUT_OF_SET, WAITED_IN, addresses, sibling, word};
 use crate::kernel;
 use crate::lock::{Held, Lock};
 use crate::real::{self, kept_errno};
@@ -34,7 +34,7 @@ mod process;
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number, made_set, received};
 pub(crate) use exec::{before_exec, exec_failed};
 pub(super) use options::may_be_shut_down;
-pub(crate) use options::{hides_option, set_option, shut_down, waits_otherwise};
+pub(crate) use options::{hides_option, polled_outside_epoll, set_option, shut_down};
 pub(crate) use process::{changes_user, confined, forked, hold_still};
 
 /// A listening socket of the program.
@@ -106,21 +106,21 @@ fn listeners() -> Guard<'static> {
 
 /// Lines from holders of the lock: written once it is free, since a write to a full pipe would keep
 /// it held.
-static UNSAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static UNWRITTEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn unsaid() -> MutexGuard<'static, Vec<String>> {
-    UNSAID.lock().unwrap_or_else(PoisonError::into_inner)
+fn unwritten() -> MutexGuard<'static, Vec<String>> {
+    UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn say(line: fmt::Arguments<'_>) {
-    unsaid().push(line.to_string());
+    unwritten().push(line.to_string());
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let lines = std::mem::take(&mut *unsaid());
+        let lines = std::mem::take(&mut *unwritten());
         self.1 = None;
-        lines.iter().for_each(|line| report::say(format_args!("{line}")));
+        lines.iter().for_each(|line| report::log_line(format_args!("{line}")));
     }
 }
 
@@ -186,8 +186,8 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
     if !is_on() {
         return;
     }
-    match what(fd) {
-        What::Listener(number) => {
+    match kind_of(fd) {
+        Kind::Listener(number) => {
             let Some(listener) = &mut listeners[number] else { return };
             listener.backlog = backlog;
             siblings(number).for_each(|sibling| {
@@ -195,16 +195,16 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
             });
             return;
         }
-        What::Unique => return say(format_args!("{}", Word::Option.of(fd))),
-        What::Own => return,
-        What::Nothing | What::Set(_) => {}
+        Kind::Unique => return say(format_args!("{}", Word::Option.of(fd))),
+        Kind::Own => return,
+        Kind::Nothing | Kind::Set(_) => {}
     }
     let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
     if !is_tcp {
         return;
     }
     let place = listeners.iter().position(Option::is_none);
-    let Some(number) = place.filter(|number| set_what(fd, What::Listener(*number))) else {
+    let Some(number) = place.filter(|number| set_kind(fd, Kind::Listener(*number))) else {
         return say(format_args!("{}", Word::Descriptors.of(fd)));
     };
     let is_set = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1);
@@ -276,7 +276,7 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
             None => Err(Word::Descriptors),
         },
         None => {
-            if let What::Set(set) = what(epfd) {
+            if let Kind::Set(set) = kind_of(epfd) {
                 listener.leave(number, set);
             }
             Ok(())
@@ -317,16 +317,16 @@ pub(super) fn settle(set: usize) {
 
 /// The number of a set, assigned with its first listener.
 fn set_number(epfd: c_int) -> Option<usize> {
-    if !descriptors::is_followed(epfd) {
+    if !descriptors::is_tracked(epfd) {
         return None;
     }
-    if let What::Set(set) = what(epfd) {
+    if let Kind::Set(set) = kind_of(epfd) {
         return Some(set);
     }
     let set = SET_DESCRIPTORS.iter().position(|fd| fd.load(Relaxed) == 0)?;
-    set_what(epfd, What::Set(set)).then(|| SET_DESCRIPTORS[set].store(epfd + 1, Relaxed))?;
+    set_kind(epfd, Kind::Set(set)).then(|| SET_DESCRIPTORS[set].store(epfd + 1, Relaxed))?;
     for name in descriptors::names(epfd) {
-        set_what(name, What::Set(set));
+        set_kind(name, Kind::Set(set));
     }
     Some(set)
 }
@@ -396,7 +396,7 @@ impl Listener {
             self.late = true;
         }
         let sibling = sibling::make(self.fd, LOWEST.load(Relaxed))?;
-        if set_what(sibling, What::Own) {
+        if set_kind(sibling, Kind::Own) {
             return Ok(sibling);
         }
         sibling::close(sibling);
@@ -423,12 +423,12 @@ impl Listener {
         let (slot, words) = steering.join(shared, queue).map_err(|_| Word::Places)?;
         self.slots.push((place.set, slot));
         if let Err(word) = change(place.set, libc::EPOLL_CTL_ADD, sibling, without_exclusive(place.event)) {
-            self.part(place.set);
+            self.stop_steering(place.set);
             return Err(word);
         }
         let member = &MEMBERS[place.set][number];
         if let Some(address) = kernel::address(sibling) {
-            places::has_sibling(number, address);
+            addresses::has_sibling(number, address);
         }
         member.uncounted.store(0, Relaxed);
         // WORDS-PAIR
@@ -460,14 +460,14 @@ impl Listener {
     /// Stops a sibling; its queue moves to the others of the group.
     fn pause(&mut self, number: usize, set: usize) {
         let Some(sibling) = forget(set, number) else { return };
-        self.part(set);
+        self.stop_steering(set);
         // SAFETY: shutdown(2) takes numbers. The socket may listen again later.
         unsafe { real::shutdown(sibling, libc::SHUT_RD) };
         self.paused.push((set, sibling));
     }
 
     /// Stops steering connections to a set's sibling.
-    fn part(&mut self, set: usize) {
+    fn stop_steering(&mut self, set: usize) {
         // Fork handlers in the child still see the slots of the parent.
         let own = self.steering.as_ref().filter(|_| !process::is_forked());
         for (_, slot) in self.slots.extract_if(.., |(of, _)| *of == set) {
@@ -483,7 +483,7 @@ impl Listener {
             self.waiters = Waiters::None;
         }
         if let Some(sibling) = forget(set, number) {
-            self.part(set);
+            self.stop_steering(set);
             close(sibling);
         }
         self.paused.extract_if(.., |(paused, _)| *paused == set).for_each(|(_, sibling)| close(sibling));
@@ -540,7 +540,7 @@ fn forget(set: usize, number: usize) -> Option<c_int> {
 }
 
 fn close(fd: c_int) {
-    set_what(fd, What::Nothing);
+    set_kind(fd, Kind::Nothing);
     sibling::close(fd);
 }
 

@@ -20,7 +20,7 @@ pub(super) const SETS: usize = 128;
 
 /// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Kind {
     Nothing,
     Listener(usize),
     Set(usize),
@@ -34,34 +34,34 @@ const OWN: u8 = 254;
 const UNIQUE: u8 = 255;
 const FIRST_SET: usize = 1 + LISTENERS;
 
-static WHAT: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
+static KINDS: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 
 #[inline]
-pub(super) fn what(fd: c_int) -> What {
-    let Some(word) = WHAT.get(fd as usize).filter(|_| is_on()) else { return What::Nothing };
+pub(super) fn kind_of(fd: c_int) -> Kind {
+    let Some(word) = KINDS.get(fd as usize).filter(|_| is_on()) else { return Kind::Nothing };
     match word.load(Relaxed) {
-        0 => What::Nothing,
-        OWN => What::Own,
-        UNIQUE => What::Unique,
-        set if usize::from(set) >= FIRST_SET => What::Set(usize::from(set) - FIRST_SET),
-        listener => What::Listener(usize::from(listener) - 1),
+        0 => Kind::Nothing,
+        OWN => Kind::Own,
+        UNIQUE => Kind::Unique,
+        set if usize::from(set) >= FIRST_SET => Kind::Set(usize::from(set) - FIRST_SET),
+        listener => Kind::Listener(usize::from(listener) - 1),
     }
 }
 
 /// Whether a descriptor is a listener, waits for one, or is the library's own.
 pub(crate) fn knows(fd: c_int) -> bool {
-    what(fd) != What::Nothing
+    kind_of(fd) != Kind::Nothing
 }
 
 /// False: its number is too high.
-pub(super) fn set_what(fd: c_int, what: What) -> bool {
-    let value = match what {
-        What::Nothing => 0,
-        What::Listener(number) => 1 + number,
-        What::Set(number) => FIRST_SET + number,
-        What::Own => OWN.into(),
-        What::Unique => UNIQUE.into(),
+pub(super) fn set_kind(fd: c_int, kind_of: Kind) -> bool {
+    let value = match kind_of {
+        Kind::Nothing => 0,
+        Kind::Listener(number) => 1 + number,
+        Kind::Set(number) => FIRST_SET + number,
+        Kind::Own => OWN.into(),
+        Kind::Unique => UNIQUE.into(),
     };
     // LISTENERS and SETS leave 93 values unused.
-    WHAT.get(fd as usize).inspect(|word| word.store(value as u8, Relaxed)).is_some()
+    KINDS.get(fd as usize).inspect(|word| word.store(value as u8, Relaxed)).is_some()
 }

@@ -60,8 +60,8 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
         State::Plain => {
             let sent = socket.messages_sent.load(Ordering::Relaxed);
             let received = socket.messages_received.load(Ordering::Relaxed);
-            if sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed) {
-                look(socket, number, sent, received);
+            if sent.wrapping_add(received) >= socket.check_at.load(Ordering::Relaxed) {
+                check(socket, number, sent, received);
             }
         }
         State::Offered => answers(),
@@ -71,7 +71,7 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
 
 /// Offers the socket if it carries enough; otherwise checks again a little later.
 #[cold]
-fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
+fn check(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let messages = sent.wrapping_add(received);
     let bytes = socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed);
     let much = mode::is_eager() || bytes >= WORTH_BYTES;
@@ -80,7 +80,7 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     if !much && missing > 0 {
         // Soon at first: a stream carries enough after few messages.
         let pause = missing.min(messages.clamp(1, PACE));
-        return socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
+        return socket.check_at.store(messages.saturating_add(pause), Ordering::Relaxed);
     }
     if is_brisk(socket, messages) || much {
         // An offer for its bytes says nothing about messages.
@@ -94,11 +94,11 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
 #[cold]
 fn is_brisk(socket: &Socket, messages: u32) -> bool {
     let now = milliseconds();
-    let since = now.saturating_sub(socket.looked_when.swap(now, Ordering::Relaxed));
-    let came = messages.wrapping_sub(socket.looked_at.swap(messages, Ordering::Relaxed));
+    let since = now.saturating_sub(socket.checked_when.swap(now, Ordering::Relaxed));
+    let came = messages.wrapping_sub(socket.checked_at.swap(messages, Ordering::Relaxed));
     let brisk = u64::from(came) * u64::from(sockets::connected().max(1)) * 1000 >= BRISK * since;
     if !brisk {
-        socket.look_at.store(messages.saturating_add(PACE), Ordering::Relaxed);
+        socket.check_at.store(messages.saturating_add(PACE), Ordering::Relaxed);
     }
     brisk
 }
@@ -110,11 +110,11 @@ fn messages(socket: &Socket) -> u32 {
 }
 
 /// Next considered after as many messages again, if nothing comes of it now.
-pub(super) fn look_later(socket: &Socket) {
+pub(super) fn check_later(socket: &Socket) {
     let messages = messages(socket);
     let again =
         if mode::is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
-    socket.look_at.store(again, Ordering::Relaxed);
+    socket.check_at.store(again, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -126,13 +126,13 @@ mod tests {
     fn many_short_connections_at_a_time_are_one_lesson() {
         sockets::make().expect("memory");
         let add = |fd| sockets::add(fd, false).expect("a record");
-        let crowd: Vec<_> = (0..60).map(add).collect();
+        let batch: Vec<_> = (0..60).map(add).collect();
         let offered_at = PATIENCE.load(Ordering::Relaxed);
-        crowd.iter().for_each(|(_, socket)| socket.patience.store(offered_at, Ordering::Relaxed));
-        crowd.iter().for_each(|(_, socket)| ended(socket, Some(PAYS - 1)));
+        batch.iter().for_each(|(_, socket)| socket.patience.store(offered_at, Ordering::Relaxed));
+        batch.iter().for_each(|(_, socket)| ended(socket, Some(PAYS - 1)));
         assert_eq!(PATIENCE.load(Ordering::Relaxed), 2 * offered_at);
-        ended(crowd[0].1, Some(PAYS_EARLY));
+        ended(batch[0].1, Some(PAYS_EARLY));
         assert_eq!(PATIENCE.load(Ordering::Relaxed), offered_at);
-        crowd.iter().for_each(|(number, _)| sockets::remove(*number));
+        batch.iter().for_each(|(number, _)| sockets::remove(*number));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{INSIDE, hidden, is_hidden, still, withdrawals};
+use super::{INSIDE, hidden, hold, is_hidden, withdrawals};
 use crate::kernel::is_open;
 use crate::mode;
 use crate::real;
@@ -15,7 +15,7 @@ pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_in
     if INSIDE.get() || !(mode::promotes() || is_hidden(new)) {
         return call();
     }
-    let status = still::held(|promoter| {
+    let status = hold::with_hold(|promoter| {
         let is_hidden = is_hidden(new);
         // The call closes a file of the program's, which may take long.
         if !is_hidden && is_open(new) {

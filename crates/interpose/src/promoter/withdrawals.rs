@@ -29,7 +29,7 @@ pub(crate) fn withdraw(token: Token, unanswered: bool) {
             NOTED.store(true, Ordering::SeqCst);
             // NOTE-PAIR
             fence(Ordering::SeqCst);
-            return tell_noted();
+            return send_noted();
         }
         if INSIDE.get() || signals::is_on_small_stack() {
             // A signal handler closes more sockets than can be pending, and cannot get the
@@ -46,15 +46,15 @@ pub(super) fn promoter_is_free() {
     // NOTE-PAIR: released before this check; a thread tries to hold it after it left a note.
     fence(Ordering::SeqCst);
     if NOTED.load(Ordering::Relaxed) {
-        tell_noted();
+        send_noted();
     }
 }
 
 /// Sends the pending withdrawals. If another thread holds the promoter, it does so afterwards.
 #[cold]
-fn tell_noted() {
+fn send_noted() {
     let tell = |promoter: &mut Option<Promoter>| match promoter {
-        Some(promoter) => tell_all(promoter),
+        Some(promoter) => send_pending(promoter),
         None => forget(),
     };
     while NOTED.load(Ordering::SeqCst) && alone(tell).is_some() {
@@ -63,7 +63,7 @@ fn tell_noted() {
 }
 
 /// Sends the pending withdrawals; also before an offer, which may reuse a pending token.
-pub(super) fn tell_all(promoter: &mut Promoter) {
+pub(super) fn send_pending(promoter: &mut Promoter) {
     if !NOTED.load(Ordering::SeqCst) {
         return;
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{EDGE, Guard, ONCE, at, shots};
-use crate::leaving;
+use super::{EDGE, Guard, ONCE, at, oneshot};
+use crate::demotion;
 use crate::real;
 use crate::sockets::{self, Interest, Membership, Socket, State};
 use crate::table::{self, Entry};
@@ -13,14 +13,14 @@ use crate::table::{self, Entry};
 /// A change to one socket of a set.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
-    Add(Wish),
-    Modify(Wish),
+    Add(Request),
+    Modify(Request),
     Delete,
 }
 
 /// The socket's descriptor in the set, and the `epoll_event` for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -43,25 +43,25 @@ pub(crate) fn make(place: Place, change: impl FnOnce() -> Option<Change>, call: 
     let socket = sockets::at(place.socket);
     // The lock keeps the socket from being promoted between the call and the record of it. Its
     // holder may be promoting it, and waiting for the set.
-    let Some(mut guard) = socket.try_lock() else { return make_known(place, change, call) };
+    let Some(mut guard) = socket.try_lock() else { return make_locked(place, change, call) };
     if guard.promoted.is_some() || set.mixed.load(Ordering::SeqCst) {
         drop(guard);
-        return make_known(place, change, call);
+        return make_locked(place, change, call);
     }
     let status = call();
     if status != 0 {
         return status;
     }
     let Some(change) = change() else { return 0 };
-    if !set.is_named(place.epfd) {
-        set.is_used_by(place.epfd);
+    if !set.uses_descriptor(place.epfd) {
+        set.use_descriptor(place.epfd);
     }
-    set.gets_sockets();
+    set.note_sockets();
     let before = guard.interest.membership();
     let noted = note(&mut guard.interest, place, change);
     drop(guard);
     if !noted {
-        real::kept_errno(|| made(place, change));
+        real::kept_errno(|| record(place, change));
     } else if set.mixed.load(Ordering::SeqCst) {
         // MIXED-PAIR: the record is written before `mixed` is read; `mixed` is stored before the
         // records of all sockets are read.
@@ -77,11 +77,11 @@ fn correct(number: u32, socket: &Socket, before: Option<Membership>) {
     let mut inner = at(number).lock();
     let guard = socket.lock();
     if let Some(before) = before.filter(|before| before.set == number + 1) {
-        inner.has_other_no_more(before.data, before.fd);
+        inner.remove_other(before.data, before.fd);
     }
     let now = guard.interest;
     if now.set == number + 1 && guard.promoted.is_none() {
-        inner.has_other(now.data, now.fd);
+        inner.add_other(now.data, now.fd);
     }
 }
 
@@ -91,10 +91,10 @@ fn correct(number: u32, socket: &Socket, before: Option<Membership>) {
 fn note(interest: &mut Interest, Place { set, fd, .. }: Place, change: Change) -> bool {
     let present = interest.set == set + 1 && interest.fd == fd;
     match change {
-        _ if interest.earlier.is_some() || interest.untold => return false,
-        Change::Modify(wish) if present => wish.note(set, interest),
-        Change::Add(wish) if interest.set == 0 && interest.sets == 0 => {
-            wish.note(set, interest);
+        _ if interest.earlier.is_some() || interest.deferred => return false,
+        Change::Modify(request) if present => request.note(set, interest),
+        Change::Add(request) if interest.set == 0 && interest.sets == 0 => {
+            request.note(set, interest);
             interest.sets = 1;
         }
         Change::Delete if present && interest.sets == 1 => *interest = Interest::default(),
@@ -105,7 +105,7 @@ fn note(interest: &mut Interest, Place { set, fd, .. }: Place, change: Change) -
 
 /// As [`make`], with the set locked. A waiter that the kernel wakes meanwhile waits for the record:
 /// otherwise it would read the event as one of the old interest, and report EPOLLONESHOT twice.
-fn make_known(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
+fn make_locked(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
     let set = at(place.set);
     let mut inner = set.lock();
     inner.mix();
@@ -123,33 +123,36 @@ fn make_known(place: Place, change: impl FnOnce() -> Option<Change>, call: impl 
 }
 
 /// Records a change that the kernel has made already.
-pub(crate) fn made(place: Place, change: Change) {
+pub(crate) fn record(place: Place, change: Change) {
     let mut inner = at(place.set).lock();
     inner.mix();
     follow(inner, place, change, true);
 }
 
 /// `late`: events may have been reported since the change.
-fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
+fn follow(mut inner: Guard<'_>, place: Place, change: Change, late: bool) {
     let Place { set, epfd, socket: socket_number, fd } = place;
-    at(set).is_used_by(epfd);
+    at(set).use_descriptor(epfd);
     let mut socket = sockets::at(socket_number).lock();
     let promoted = socket.promoted.is_some();
     let before = socket.interest;
     let present = before.set == set + 1 && before.fd == fd;
     let earlier = before.earlier.filter(|earlier| earlier.set == set + 1 && earlier.fd == fd);
     let now = match change {
-        Change::Add(wish) if before.set == 0 || present => {
-            Interest { sets: before.sets + u32::from(before.set == 0), ..wish.told(set, before) }
+        Change::Add(request) if before.set == 0 || present => {
+            Interest { sets: before.sets + u32::from(before.set == 0), ..request.registered(set, before) }
         }
-        Change::Add(wish) => {
-            Interest { sets: before.sets + 1, earlier: before.membership(), ..wish.told(set, before) }
+        Change::Add(request) => Interest {
+            sets: before.sets + 1,
+            earlier: before.membership(),
+            ..request.registered(set, before)
+        },
+        Change::Modify(request) if before.set == 0 || present => {
+            Interest { sets: before.sets.max(1), ..request.registered(set, before) }
         }
-        Change::Modify(wish) if before.set == 0 || present => {
-            Interest { sets: before.sets.max(1), ..wish.told(set, before) }
-        }
-        Change::Modify(wish) => {
-            let now = earlier.map(|earlier| Membership { events: wish.events, data: wish.data, ..earlier });
+        Change::Modify(request) => {
+            let now =
+                earlier.map(|earlier| Membership { events: request.events, data: request.data, ..earlier });
             Interest { earlier: now.or(before.earlier), ..before }
         }
         Change::Delete if present => {
@@ -161,7 +164,7 @@ fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
             Interest { sets, earlier: before.earlier.filter(|one| Some(*one) != earlier), ..before }
         }
     };
-    let now = Interest { unsure: now.unsure || (told && now.events & ONCE != 0), ..now };
+    let now = Interest { maybe_disabled: now.maybe_disabled || (late && now.events & ONCE != 0), ..now };
     match earlier {
         Some(earlier) if now.earlier != before.earlier => inner.forget(socket_number, earlier),
         _ => {}
@@ -174,16 +177,16 @@ fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
         at(other.set - 1).lock().mix();
     }
     match change {
-        Change::Delete => come_back(now, socket_number),
+        Change::Delete => restore_earlier(now, socket_number),
         // A socket in several sets: only the kernel can report its events to all of them.
-        _ if promoted && now.is_one_of_several() => leaving::leave_if_possible(fd),
+        _ if promoted && now.is_one_of_several() => demotion::demote_if_possible(fd),
         _ => {}
     }
 }
 
 /// The socket was removed from its last set: the set before it applies again, if it still has the
 /// socket.
-pub(super) fn come_back(left: Interest, socket_number: u32) {
+pub(super) fn restore_earlier(left: Interest, socket_number: u32) {
     let Some(earlier) = left.earlier.filter(|_| left.set == 0) else { return };
     let set = at(earlier.set - 1);
     let mut inner = set.lock();
@@ -194,7 +197,7 @@ pub(super) fn come_back(left: Interest, socket_number: u32) {
     }
     let Membership { fd, events, data, .. } = earlier;
     let left = Interest { sets: socket.interest.sets, ..Interest::default() };
-    let now = Wish { fd, events, data }.told(earlier.set - 1, left);
+    let now = Request { fd, events, data }.registered(earlier.set - 1, left);
     inner.apply(socket_number, &mut socket, now);
     inner.wake_for(&mut socket);
 }
@@ -229,7 +232,7 @@ pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
     if socket.interest.set == number + 1 {
         let now = match gone {
             true => Interest::default(),
-            false => Interest { unsure: socket.interest.events & ONCE != 0, ..socket.interest },
+            false => Interest { maybe_disabled: socket.interest.events & ONCE != 0, ..socket.interest },
         };
         inner.apply(socket_number, &mut socket, now);
     }
@@ -242,22 +245,22 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
     if socket.interest.set != number + 1 {
         return;
     }
-    tell(&mut socket.interest);
+    flush_interest(&mut socket.interest);
     let Interest { data, fd, .. } = socket.interest;
     if inner.by_data.get(&data) == Some(&socket_number) {
         inner.by_data.remove(&data);
     }
     inner.list.retain(|listed| *listed != socket_number);
-    inner.has_other(data, fd);
+    inner.add_other(data, fd);
     inner.kernel_is_due = true;
     if inner.waiting > 0 {
         at(number).wake_waiter();
     }
-    let Interest { events, spent, unsure, .. } = socket.interest;
+    let Interest { events, disabled, maybe_disabled, .. } = socket.interest;
     let epfd = at(number).epfd.load(Ordering::Relaxed);
-    if events & EDGE != 0 && !spent && !unsure {
+    if events & EDGE != 0 && !disabled && !maybe_disabled {
         // The kernel does not repeat an edge that it reported while the set polled the ring.
-        shots::rearm(epfd, &socket.interest);
+        oneshot::rearm(epfd, &socket.interest);
     }
     // UNAWARE-PAIR: as for `apply`.
     at(number).promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
@@ -275,7 +278,7 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     let elsewhere = |registered: Membership| registered.set != number + 1;
     if socket.interest.set == 0 && socket.interest.registered.is_none_or(elsewhere) {
         // Changes of the other set that are still deferred.
-        tell(&mut socket.interest);
+        flush_interest(&mut socket.interest);
     }
     let before = socket.interest;
     let present = before.set == number + 1 && before.fd == fd;
@@ -284,7 +287,7 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     let now = match change {
         _ if inner.waiting > 0
             || !inner.awaited
-            || inner.crowd
+            || inner.several_waiters
             || inner.ambiguous
             || set.unaware.load(Ordering::SeqCst) > 0
             || before.is_one_of_several()
@@ -293,27 +296,27 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
             None
         }
         Change::Add(_) if present => return Some(Err(libc::EEXIST)),
-        Change::Add(wish) if before.set == 0 && plain(wish.events) => {
-            Some(Interest { sets: 1, ..wish.interest(number, before) })
+        Change::Add(request) if before.set == 0 && plain(request.events) => {
+            Some(Interest { sets: 1, ..request.interest(number, before) })
         }
-        Change::Modify(wish) if present && plain(wish.events) && plain(before.events) => {
-            Some(wish.interest(number, before))
+        Change::Modify(request) if present && plain(request.events) && plain(before.events) => {
+            Some(request.interest(number, before))
         }
         Change::Delete if present && plain(before.events) => {
-            Some(Interest { registered: before.registered, untold: before.untold, ..Interest::default() })
+            Some(Interest { registered: before.registered, deferred: before.deferred, ..Interest::default() })
         }
         _ => None,
     };
     let Some(mut now) = now else {
-        tell(&mut socket.interest);
+        flush_interest(&mut socket.interest);
         return None;
     };
-    if now.membership() != now.registered && !now.untold {
-        now.untold = true;
-        inner.untold.push(socket_number);
-        set.untold.store(1, Ordering::Relaxed);
+    if now.membership() != now.registered && !now.deferred {
+        now.deferred = true;
+        inner.deferred.push(socket_number);
+        set.deferred.store(1, Ordering::Relaxed);
     }
-    set.is_used_by(epfd);
+    set.use_descriptor(epfd);
     inner.apply(socket_number, &mut socket, now);
     Some(Ok(()))
 }
@@ -329,7 +332,7 @@ pub(crate) fn outlives(socket: &Socket, fd: i32) -> bool {
 }
 
 /// Removes a descriptor from every set in the kernel, which its close will not do.
-pub(crate) fn take_out(fd: i32) {
+pub(crate) fn remove_from_all(fd: i32) {
     for set in (0..table::end()).filter(|set| matches!(table::entry(*set), Entry::Set(_))) {
         let mut event = epoll_event { events: 0, u64: 0 };
         // SAFETY: an event to read. Sets without the descriptor return ENOENT.
@@ -338,11 +341,11 @@ pub(crate) fn take_out(fd: i32) {
 }
 
 /// Makes the deferred epoll_ctl(2) calls of one socket.
-pub(crate) fn tell(interest: &mut Interest) {
-    if !interest.untold {
+pub(crate) fn flush_interest(interest: &mut Interest) {
+    if !interest.deferred {
         return;
     }
-    interest.untold = false;
+    interest.deferred = false;
     let before = interest.registered;
     let wanted = interest.membership();
     let same = |before: &Membership, wanted: &Membership| (before.set, before.fd) == (wanted.set, wanted.fd);
@@ -357,16 +360,16 @@ pub(crate) fn tell(interest: &mut Interest) {
     interest.registered = wanted;
 }
 
-fn register(operation: i32, told: Membership) {
-    let epfd = at(told.set - 1).epfd.load(Ordering::Relaxed);
-    let mut event = epoll_event { events: told.events, u64: told.data };
+fn register(operation: i32, membership: Membership) {
+    let epfd = at(membership.set - 1).epfd.load(Ordering::Relaxed);
+    let mut event = epoll_event { events: membership.events, u64: membership.data };
     // SAFETY: an event to read.
-    unsafe { real::epoll_ctl(epfd, operation, told.fd, &raw mut event) };
+    unsafe { real::epoll_ctl(epfd, operation, membership.fd, &raw mut event) };
 }
 
 /// The set itself is polled, by poll(2) or by another set: such waiters do not poll its sockets, so
 /// that each socket needs wake-ups of its own.
-pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
+pub(crate) fn polled_from_outside(number: u32, in_a_set: bool) {
     let mut inner = at(number).lock();
     if inner.watched && inner.in_a_set >= in_a_set {
         return;
@@ -374,26 +377,28 @@ pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
     inner.watched = true;
     inner.in_a_set |= in_a_set;
     if !inner.over_tcp {
-        inner.tell_kernel();
+        inner.register_deferred();
         inner.share(true);
     }
     for socket in inner.by_data.values() {
         let mut socket = sockets::at(*socket).lock();
         let events = socket.interest.events;
-        if let Some(promoted) = socket.promoted.as_deref_mut().filter(|_| inner.shows_each(events)) {
-            promoted.wakes_for_each();
+        if let Some(promoted) =
+            socket.promoted.as_deref_mut().filter(|_| inner.wakes_for_each_arrival(events))
+        {
+            promoted.wake_for_each();
         }
     }
 }
 
-impl Wish {
+impl Request {
     /// The interest while its epoll_ctl(2) is deferred.
     fn interest(self, number: u32, before: Interest) -> Interest {
-        Interest { registered: before.registered, ..self.told(number, before) }
+        Interest { registered: before.registered, ..self.registered(number, before) }
     }
 
     /// The interest once the kernel has it.
-    fn told(self, number: u32, mut before: Interest) -> Interest {
+    fn registered(self, number: u32, mut before: Interest) -> Interest {
         self.note(number, &mut before);
         before
     }
@@ -402,14 +407,14 @@ impl Wish {
     /// after it was written.
     #[inline(always)]
     fn note(self, number: u32, interest: &mut Interest) {
-        let Wish { fd, events, data } = self;
+        let Request { fd, events, data } = self;
         interest.set = number + 1;
         interest.fd = fd;
         interest.events = events;
         interest.data = data;
         interest.registered = Some(Membership { set: number + 1, fd, events, data });
-        interest.spent = false;
-        interest.unsure = false;
+        interest.disabled = false;
+        interest.maybe_disabled = false;
     }
 }
 
@@ -417,8 +422,8 @@ impl Wish {
 pub(crate) fn other_changed(number: u32, fd: i32, change: Option<Change>) {
     let mut inner = at(number).lock();
     inner.kernel_is_due = true;
-    if let Some(Change::Add(wish) | Change::Modify(wish)) = change {
-        inner.has_other(wish.data, fd);
+    if let Some(Change::Add(request) | Change::Modify(request)) = change {
+        inner.add_other(request.data, fd);
     }
 }
 
@@ -433,7 +438,7 @@ pub(crate) fn list(number: u32, socket: &'static Socket) {
     let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
     if let Some(promoted) = guard.promoted.as_deref_mut() {
         inner.list(socket_number, promoted);
-        if inner.waiting > 0 || inner.crowd {
+        if inner.waiting > 0 || inner.several_waiters {
             at(number).wake_waiter();
         }
     }

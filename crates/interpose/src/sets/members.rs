@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::changes::tell;
+use super::changes::flush_interest;
 use super::{EDGE, IN, Inner, OUT_TOO, at};
 use crate::sockets::{self, Interest, Membership, Promoted};
 
@@ -21,17 +21,17 @@ impl Inner {
         for (_, socket) in sockets::all() {
             let Interest { set, data, fd, earlier, .. } = socket.lock_alone().interest;
             if set == here {
-                self.has_other(data, fd);
+                self.add_other(data, fd);
             }
             if let Some(earlier) = earlier.filter(|earlier| earlier.set == here) {
-                self.has_other(earlier.data, earlier.fd);
+                self.add_other(earlier.data, earlier.fd);
             }
         }
     }
 
     /// Records a new, changed or ended interest of a socket in this set, or its promotion.
     pub(super) fn apply(&mut self, number: u32, socket: &mut sockets::Guard<'_>, now: Interest) {
-        at(self.number).gets_sockets();
+        at(self.number).note_sockets();
         let here = self.number + 1;
         let before = std::mem::replace(&mut socket.interest, now);
         let listed_in = socket.promoted.as_deref().map_or(0, |promoted| promoted.listed_in);
@@ -42,34 +42,34 @@ impl Inner {
         // A removed socket stays in the list, and hot, until the set sleeps: programs remove
         // sockets and add them again all the time.
         let stays = socket.promoted.is_none()
-            && !self.hides
+            && !self.has_duplicates
             && (before.set, before.fd, before.data) == (now.set, now.fd, now.data)
             && now.set == here;
         if before.set == here && !stays {
-            self.has_other_no_more(before.data, before.fd);
+            self.remove_other(before.data, before.fd);
         }
         match socket.promoted.as_deref_mut() {
             None => {
                 self.kernel_is_due = true;
                 if now.set == here && !stays {
-                    self.has_other(now.data, now.fd);
+                    self.add_other(now.data, now.fd);
                 }
             }
             Some(promoted) if now.set == here => {
-                self.can_be_woken();
+                self.prepare_wake_up();
                 match self.watches_doorbell(now.events) {
-                    true => promoted.is_watched_in(self.number, number),
+                    true => promoted.watch_doorbell_in(self.number, number),
                     // It may have armed its doorbell for a sleep that did not come about.
-                    false => promoted.forsakes_doorbell(),
+                    false => promoted.stop_using_doorbell(),
                 }
-                if self.shows_each(now.events) {
-                    promoted.wakes_for_each();
+                if self.wakes_for_each_arrival(now.events) {
+                    promoted.wake_for_each();
                 }
                 // Like epoll_ctl(2), a change reports again what is ready.
                 promoted.reported = u64::MAX;
-                promoted.told_writable = false;
+                promoted.reported_writable = false;
                 let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
-                self.hides |= same;
+                self.has_duplicates |= same;
                 if same || self.others.contains_key(&now.data) {
                     self.ambiguous = true;
                 }
@@ -81,12 +81,12 @@ impl Inner {
                     self.list(number, promoted);
                 }
             }
-            Some(promoted) => promoted.leaves_set(),
+            Some(promoted) => promoted.left_set(),
         }
         if listed_in != 0 {
             // The wake-up for all connections of the other set may lie in this one, and no longer
             // wakes that set.
-            at(listed_in - 1).disturb();
+            at(listed_in - 1).wake_if_asleep();
         }
         // UNAWARE-PAIR: stored before the waiters in the kernel are read; such a waiter reads it
         // after counting itself. An equal value was stored so before.
@@ -102,7 +102,7 @@ impl Inner {
             let mut guard = sockets::at(*number).lock();
             let watches = self.watches_doorbell(guard.interest.events);
             if let Some(promoted) = guard.promoted.as_deref_mut().filter(|_| watches) {
-                promoted.is_watched_in(self.number, *number);
+                promoted.watch_doorbell_in(self.number, *number);
             }
         }
     }
@@ -113,13 +113,13 @@ impl Inner {
     }
 
     /// Whether each arrival wakes the waiters of the set, even with earlier bytes unread.
-    pub(super) fn shows_each(&self, events: u32) -> bool {
+    pub(super) fn wakes_for_each_arrival(&self, events: u32) -> bool {
         self.in_a_set || (self.watched && events & EDGE != 0)
     }
 
     /// Wakes the waiters of the set for bytes that lie in the socket's ring already.
     pub(super) fn wake_for(&mut self, socket: &mut sockets::Guard<'_>) {
-        if self.waiting == 0 && !self.crowd && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
+        if self.waiting == 0 && !self.several_waiters && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
             return;
         }
         let Interest { set, events, .. } = socket.interest;
@@ -135,38 +135,38 @@ impl Inner {
         if self.by_data.get(&earlier.data) == Some(&number) {
             self.by_data.remove(&earlier.data);
         }
-        self.has_other_no_more(earlier.data, earlier.fd);
+        self.remove_other(earlier.data, earlier.fd);
     }
 
-    pub(super) fn has_other_no_more(&mut self, data: u64, fd: i32) {
+    pub(super) fn remove_other(&mut self, data: u64, fd: i32) {
         if self.others.get(&data) == Some(&fd) {
             self.others.remove(&data);
         }
     }
 
-    pub(super) fn has_other(&mut self, data: u64, fd: i32) {
-        self.hides |= self.others.insert(data, fd).is_some_and(|other| other != fd);
+    pub(super) fn add_other(&mut self, data: u64, fd: i32) {
+        self.has_duplicates |= self.others.insert(data, fd).is_some_and(|other| other != fd);
         if self.by_data.contains_key(&data) {
             self.ambiguous = true;
         }
     }
 
     /// Makes the deferred epoll_ctl(2) calls; before the kernel is asked for events.
-    pub(crate) fn tell_kernel(&mut self) {
-        if self.untold.is_empty() {
+    pub(crate) fn register_deferred(&mut self) {
+        if self.deferred.is_empty() {
             return;
         }
-        while let Some(number) = self.untold.pop() {
-            tell(&mut sockets::at(number).lock().interest);
+        while let Some(number) = self.deferred.pop() {
+            flush_interest(&mut sockets::at(number).lock().interest);
         }
-        at(self.number).untold.store(0, Ordering::Relaxed);
+        at(self.number).deferred.store(0, Ordering::Relaxed);
     }
 
     /// Waits of this set poll the socket from now on.
     pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
         if promoted.listed_in != self.number + 1 {
             if promoted.listed_in != 0 {
-                at(promoted.listed_in - 1).disturb();
+                at(promoted.listed_in - 1).wake_if_asleep();
             }
             promoted.listed_in = self.number + 1;
             // It may still be in the list.

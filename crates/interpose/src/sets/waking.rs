@@ -50,7 +50,7 @@ impl Set {
     /// As [`Self::wake_waiter`], if a thread sleeps by the set's sleeper, for which senders send
     /// one wake-up for all connections.
     #[inline]
-    pub(crate) fn disturb(&self) {
+    pub(crate) fn wake_if_asleep(&self) {
         if self.is_numbered.load(Ordering::SeqCst) {
             self.wake_waiter();
         }
@@ -60,12 +60,12 @@ impl Set {
 impl Inner {
     /// Registers [`ready`], before any connection is hot. If the kernel has no memory for that,
     /// each connection is armed separately.
-    pub(super) fn can_be_woken(&mut self) {
+    pub(super) fn prepare_wake_up(&mut self) {
         let set = at(self.number);
-        if !self.wakes && !self.crowd {
-            self.wakes = set.watch(libc::EPOLL_CTL_ADD, ONCE) || set.watch(libc::EPOLL_CTL_MOD, ONCE);
+        if !self.is_wakeable && !self.several_waiters {
+            self.is_wakeable = set.watch(libc::EPOLL_CTL_ADD, ONCE) || set.watch(libc::EPOLL_CTL_MOD, ONCE);
             // The list is still empty.
-            self.crowd = !self.wakes;
+            self.several_waiters = !self.is_wakeable;
         }
     }
 }
@@ -74,10 +74,10 @@ impl Promoted {
     /// `count` bytes were read from the kernel. The wake-up for all connections of the set may have
     /// been among them.
     #[inline]
-    pub(crate) fn took_from_kernel(&mut self, count: usize) {
+    pub(crate) fn consumed_from_kernel(&mut self, count: usize) {
         self.connection.took_from_kernel(count);
         if self.listed_in != 0 {
-            at(self.listed_in - 1).disturb();
+            at(self.listed_in - 1).wake_if_asleep();
         }
     }
 }

@@ -301,7 +301,7 @@ pub(crate) fn are_made() -> bool {
 }
 
 /// Tracks a new ring; returns its number. `None`: it cannot be tracked.
-pub(crate) fn follow(ring: c_int, params: &Params) -> Option<u32> {
+pub(crate) fn track(ring: c_int, params: &Params) -> Option<u32> {
     let view = View::new(ring, params)?;
     let is_free =
         |ring: &&Ring| ring.names.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -395,7 +395,7 @@ mod tests {
             if head.max(tail).max(array) > 1 << 12 {
                 continue;
             }
-            let Some(number) = follow(file.as_raw_fd(), &zero) else { continue };
+            let Some(number) = track(file.as_raw_fd(), &zero) else { continue };
             for place in 0..64 {
                 let word = |view: &mut Option<View>| {
                     view.as_ref().and_then(|view| view.words.word(4 * (any() as usize % 256))).map(|word| {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::super::MEMBERS;
-use super::super::names::{DESCRIPTORS, What, is_on, set_what, what};
+use super::super::names::{DESCRIPTORS, Kind, is_on, kind_of, set_kind};
 use super::super::word::Word;
 use super::{SET_DESCRIPTORS, listeners, say};
 use crate::kernel;
@@ -15,7 +15,7 @@ use crate::vfork;
 /// The epoll set of each descriptor, numbered in the order of creation; 0: none.
 static NAMED_SETS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 /// Sets that have a descriptor whose number is too high.
-const NOT_FOLLOWED: u32 = u32::MAX;
+const UNTRACKED: u32 = u32::MAX;
 /// Sets that this process, or one that it was forked from, has created.
 static SETS_MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -44,8 +44,8 @@ pub(super) fn makes_sets() -> bool {
 }
 
 /// Whether all changes of an epoll set are seen: none of its descriptors has too high a number.
-pub(super) fn is_followed(epfd: c_int) -> bool {
-    named_set(epfd) != NOT_FOLLOWED
+pub(super) fn is_tracked(epfd: c_int) -> bool {
+    named_set(epfd) != UNTRACKED
 }
 
 /// All descriptors of an epoll set: Tokio waits by one, and changes the set by another.
@@ -61,21 +61,21 @@ fn close_known(fd: c_int) {
         return;
     }
     let mut listeners = listeners();
-    match what(fd) {
-        What::Listener(number) => {
-            set_what(fd, What::Nothing);
+    match kind_of(fd) {
+        Kind::Listener(number) => {
+            set_kind(fd, Kind::Nothing);
             let Some(listener) = &mut listeners[number] else { return };
             listener.names -= 1;
             if listener.names == 0 {
                 listener.release_all(number);
                 listeners[number] = None;
             } else if listener.fd == fd {
-                listener.fd = named(What::Listener(number)).unwrap_or(-1);
+                listener.fd = named(Kind::Listener(number)).unwrap_or(-1);
             }
         }
-        What::Set(set) => {
-            set_what(fd, What::Nothing);
-            if let Some(other) = named(What::Set(set)) {
+        Kind::Set(set) => {
+            set_kind(fd, Kind::Nothing);
+            if let Some(other) = named(Kind::Set(set)) {
                 return SET_DESCRIPTORS[set].store(other + 1, Relaxed);
             }
             for (number, listener) in listeners.iter_mut().enumerate() {
@@ -85,14 +85,14 @@ fn close_known(fd: c_int) {
             }
             SET_DESCRIPTORS[set].store(0, Relaxed);
         }
-        What::Unique => drop(set_what(fd, What::Nothing)),
-        What::Nothing | What::Own => {}
+        Kind::Unique => drop(set_kind(fd, Kind::Nothing)),
+        Kind::Nothing | Kind::Own => {}
     }
 }
 
 /// A descriptor of a listener or set.
-fn named(is: What) -> Option<c_int> {
-    (0..DESCRIPTORS as c_int).find(|fd| what(*fd) == is)
+fn named(is: Kind) -> Option<c_int> {
+    (0..DESCRIPTORS as c_int).find(|fd| kind_of(*fd) == is)
 }
 
 /// `fd` is about to be closed. True: it is the library's own, and the program means another file.
@@ -102,10 +102,10 @@ pub(crate) fn closing(fd: c_int) -> bool {
         return false;
     }
     name_set(fd, 0);
-    match what(fd) {
-        What::Nothing => false,
-        What::Own => !vfork::borrows_memory(),
-        What::Listener(_) | What::Set(_) | What::Unique => {
+    match kind_of(fd) {
+        Kind::Nothing => false,
+        Kind::Own => !vfork::borrows_memory(),
+        Kind::Listener(_) | Kind::Set(_) | Kind::Unique => {
             kept_errno(|| close_known(fd));
             false
         }
@@ -143,23 +143,23 @@ fn has_name(fd: c_int, new: c_int) {
     if new >= DESCRIPTORS as c_int && named_set(fd) != 0 {
         // So that a set either has its listener by now, or gets no sibling.
         let _held = listeners();
-        names(fd).for_each(|name| name_set(name, NOT_FOLLOWED));
+        names(fd).for_each(|name| name_set(name, UNTRACKED));
     }
     name_set(new, named_set(fd));
-    if matches!(what(fd), What::Nothing | What::Own) {
+    if matches!(kind_of(fd), Kind::Nothing | Kind::Own) {
         return;
     }
     let mut listeners = listeners();
-    let is = what(fd);
+    let is = kind_of(fd);
     // Changes by an untracked number would not be applied to siblings.
-    let is_followed = set_what(new, is);
+    let is_tracked = set_kind(new, is);
     match is {
-        What::Listener(number) => match &mut listeners[number] {
-            Some(listener) if is_followed => listener.names += 1,
+        Kind::Listener(number) => match &mut listeners[number] {
+            Some(listener) if is_tracked => listener.names += 1,
             Some(listener) => listener.give_up(number, Word::Descriptors),
             None => {}
         },
-        What::Set(set) if !is_followed => {
+        Kind::Set(set) if !is_tracked => {
             for (number, listener) in listeners.iter_mut().enumerate() {
                 if let Some(listener) =
                     listener.as_mut().filter(|_| MEMBERS[set][number].descriptor().is_some())
@@ -168,7 +168,7 @@ fn has_name(fd: c_int, new: c_int) {
                 }
             }
         }
-        What::Set(_) | What::Unique | What::Nothing | What::Own => {}
+        Kind::Set(_) | Kind::Unique | Kind::Nothing | Kind::Own => {}
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 
-use super::super::names::{What, is_on, set_what, what};
+use super::super::names::{Kind, is_on, kind_of, set_kind};
 use super::super::sibling;
 use super::super::word::Word;
 use super::{listeners, siblings};
@@ -13,8 +13,8 @@ use crate::real::{self, kept_errno};
 use crate::vfork;
 
 /// The program makes its listener blocking, or polls it: such waits do not cover its siblings.
-pub(crate) fn waits_otherwise(fd: c_int) {
-    let What::Listener(number) = what(fd) else { return };
+pub(crate) fn polled_outside_epoll(fd: c_int) {
+    let Kind::Listener(number) = kind_of(fd) else { return };
     kept_errno(|| {
         if !vfork::borrows_memory()
             && let Some(listener) = &mut listeners()[number]
@@ -27,7 +27,7 @@ pub(crate) fn waits_otherwise(fd: c_int) {
 
 /// shutdown(2) of a listener succeeded: it no longer listens, and neither may its siblings.
 pub(crate) fn shut_down(fd: c_int) {
-    let What::Listener(number) = what(fd) else { return };
+    let Kind::Listener(number) = kind_of(fd) else { return };
     kept_errno(|| {
         if let Some(listener) = &mut listeners()[number] {
             listener.release_all(number);
@@ -57,9 +57,9 @@ pub(crate) unsafe fn set_option(
     value: *const c_void,
     length: socklen_t,
 ) {
-    match what(fd) {
-        What::Nothing if is_on() && sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
-        What::Listener(number) => {
+    match kind_of(fd) {
+        Kind::Nothing if is_on() && sibling::is_unique(level, name) => drop(set_kind(fd, Kind::Unique)),
+        Kind::Listener(number) => {
             let mut listeners = listeners();
             let Some(listener) = &mut listeners[number] else { return };
             if sibling::is_unique(level, name) {
@@ -81,7 +81,7 @@ pub(crate) unsafe fn set_option(
 
 /// Whether an option that getsockopt(2) reports is this module's, and off for the program.
 pub(crate) fn hides_option(fd: c_int, level: c_int, name: c_int) -> bool {
-    let What::Listener(number) = what(fd) else { return false };
+    let Kind::Listener(number) = kind_of(fd) else { return false };
     (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT)
         && listeners()[number].as_ref().is_some_and(|listener| listener.late && !listener.own_group)
 }

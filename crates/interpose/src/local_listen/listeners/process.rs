@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::WAITED_IN;
-use super::super::names::{DESCRIPTORS, ON, SETS, What, is_on, set_what, what};
+use super::super::names::{DESCRIPTORS, Kind, ON, SETS, is_on, kind_of, set_kind};
 use super::super::word::Word;
 use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, descriptors, forget, listeners};
 use crate::lock::Held;
@@ -106,8 +106,8 @@ pub(crate) fn forked() {
     }
     SET_DESCRIPTORS.iter().for_each(|fd| fd.store(0, Relaxed));
     for fd in 0..DESCRIPTORS as c_int {
-        if matches!(what(fd), What::Set(_)) {
-            set_what(fd, What::Nothing);
+        if matches!(kind_of(fd), Kind::Set(_)) {
+            set_kind(fd, Kind::Nothing);
         }
     }
 }

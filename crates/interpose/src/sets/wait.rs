@@ -8,7 +8,7 @@ use promote::Next;
 use ring::WakeUp;
 use ring::layout::NO_SLEEPER;
 
-use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
+use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, allocate_sleeper, at, oneshot};
 use crate::clock::Instant;
 use crate::doorbell::{self, Doorbell};
 use crate::kernel;
@@ -25,7 +25,7 @@ const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Calls that found nothing after which a socket is no longer polled, either: they have cost as
 /// much as a wake-up by then, and a program that never sleeps would poll forever.
-const IN_VAIN: u8 = 128;
+const EMPTY_POLLS_MAX: u8 = 128;
 
 /// Ready sockets that are put in order at most. With 50 at a time the lookups would take 8 % of the
 /// time in which Redis answers.
@@ -52,8 +52,8 @@ fn sort<Key: Ord>(found: &mut [Found], key: impl Fn(&Found) -> Key) {
 
 impl Inner {
     /// Whether the list has a ring to poll.
-    pub(crate) fn looks(&self) -> bool {
-        self.list.iter().any(|number| !sockets::at(*number).hears.load(Ordering::Relaxed))
+    pub(crate) fn has_rings_to_poll(&self) -> bool {
+        self.list.iter().any(|number| !sockets::at(*number).kernel_reports_arrivals.load(Ordering::Relaxed))
     }
 
     /// Whether the kernel has to be asked by now.
@@ -61,7 +61,7 @@ impl Inner {
         self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY
     }
 
-    pub(crate) fn asks_kernel_next(&mut self) {
+    pub(crate) fn ask_kernel_next(&mut self) {
         self.kernel_is_due = true;
     }
 
@@ -79,8 +79,8 @@ impl Inner {
     }
 
     /// When the peer of the last promoted socket that the kernel reported sent its wake-up.
-    pub(crate) fn called_at(&self) -> u64 {
-        self.called_at
+    pub(crate) fn peer_woke_at(&self) -> u64 {
+        self.peer_woke_at
     }
 
     pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
@@ -96,19 +96,19 @@ impl Inner {
             self.watch_doorbells();
         }
         let unaware = at(self.number).unaware.load(Ordering::SeqCst);
-        if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.crowd {
-            self.tell_kernel();
+        if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.several_waiters {
+            self.register_deferred();
             self.share(self.ambiguous);
         }
-        if self.sleeper.is_none() && !self.crowd {
-            self.sleeper = take_sleeper();
+        if self.sleeper.is_none() && !self.several_waiters {
+            self.sleeper = allocate_sleeper();
         }
     }
 
     pub(crate) fn leave(&mut self, epfd: i32) {
         self.waiting = self.waiting.saturating_sub(1);
         // No wake-up announces these connections: wake another waiter of the set.
-        if self.crowd && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
+        if self.several_waiters && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
             at(self.number).wake_waiter();
         }
     }
@@ -117,13 +117,13 @@ impl Inner {
     /// (`over_tcp`): each socket is armed separately.
     #[cold]
     pub(super) fn share(&mut self, over_tcp: bool) {
-        self.crowd = true;
+        self.several_waiters = true;
         self.over_tcp |= over_tcp;
-        let mut news = false;
+        let mut pending = false;
         for number in self.by_data.values() {
             if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut() {
                 if self.over_tcp {
-                    promoted.forsakes_doorbell();
+                    promoted.stop_using_doorbell();
                 }
                 if promoted.connection.look_again().unwrap_or(true) && !self.list.contains(number) {
                     // Its doorbell may have announced these bytes.
@@ -137,10 +137,10 @@ impl Inner {
             if let Some(promoted) = guard.promoted.as_deref_mut()
                 && (!promoted.armed || promoted.stale)
             {
-                news |= promoted.arm_to_sleep();
+                pending |= promoted.arm_to_sleep();
             }
         }
-        if news {
+        if pending {
             at(self.number).wake_waiter();
         }
     }
@@ -148,7 +148,7 @@ impl Inner {
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
         let alone =
             !promoted.shown_in_kernel && promoted.slept_by == 0 && !promoted.connection.has_several_users();
-        self.sleeper.filter(|_| !self.crowd && alone)
+        self.sleeper.filter(|_| !self.several_waiters && alone)
     }
 
     /// Reports the sockets of the list that have bytes, as many as there is room for, in the order
@@ -163,10 +163,10 @@ impl Inner {
         first: bool,
     ) -> usize {
         if kernels == 0 {
-            self.ended.clear();
+            self.finished.clear();
         }
         self.found.clear();
-        let kernels = self.place_ends(events, kernels);
+        let kernels = self.place_finished(events, kernels);
         self.collect_more(epfd, events, kernels, first)
     }
 
@@ -197,31 +197,34 @@ impl Inner {
                 continue;
             };
             let listed = promoted.listed_in == self.number + 1 && interest.set == self.number + 1;
-            if !listed || shots::is_used_up(epfd, interest) {
+            if !listed || oneshot::is_disabled(epfd, interest) {
                 continue;
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0 && has_bytes(promoted, edge) && promoted.is_news(edge) {
+            if interest.events & IN != 0 && has_bytes(promoted, edge) && promoted.is_unreported(edge) {
                 promoted.report(interest.fd, edge);
                 promoted.quiet = 0;
-                promoted.in_vain = 0;
+                promoted.empty_polls = 0;
                 ready |= interest.events & IN_TOO;
             }
             let writable = interest.events & OUT_TOO;
             if writable != 0 {
                 if !promoted.connection.sends_to_ring() || promoted.connection.kernel_has_ended() {
                     // Only the kernel can say.
-                    self.asks_kernel_next();
-                } else if !edge || !promoted.told_writable || ready != 0 {
-                    promoted.told_writable = true;
+                    self.ask_kernel_next();
+                } else if !edge || !promoted.reported_writable || ready != 0 {
+                    promoted.reported_writable = true;
                     ready |= writable;
                 }
             }
             if ready == 0 {
-                promoted.in_vain = promoted.in_vain.saturating_add(u8::from(first));
-                if promoted.in_vain > IN_VAIN && writable == 0 && promoted.hears_next(interest) {
-                    promoted.in_vain = 0;
+                promoted.empty_polls = promoted.empty_polls.saturating_add(u8::from(first));
+                if promoted.empty_polls > EMPTY_POLLS_MAX
+                    && writable == 0
+                    && promoted.may_stop_polling(interest)
+                {
+                    promoted.empty_polls = 0;
                     promoted.listed_in = 0;
                     cooled = true;
                 }
@@ -236,15 +239,15 @@ impl Inner {
                 // The kernel is not asked again until the program re-arms the interest.
                 ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
-            shots::spend(epfd, interest);
+            oneshot::disable(epfd, interest);
             let place = self.found.len();
             let mut event = epoll_event { events: ready, u64: interest.data };
-            let said = &mut events[before..=place + kernels];
-            if let Some(at) = said[..kernels].iter().position(|said| said.u64 == event.u64) {
+            let reported = &mut events[before..=place + kernels];
+            if let Some(at) = reported[..kernels].iter().position(|reported| reported.u64 == event.u64) {
                 // The kernel reports it, too: one call must report a connection once, since the
                 // program may close it for the first event.
-                event.events |= said[at].events;
-                said.copy_within(at + 1.., at);
+                event.events |= reported[at].events;
+                reported.copy_within(at + 1.., at);
                 kernels -= 1;
             }
             self.found.push(Found { since: 0, published: None, place, number, event });
@@ -302,30 +305,32 @@ impl Inner {
     }
 
     /// Corrects the kernel's events about promoted sockets: a wake-up byte is no event. Keeps the
-    /// correct ones, merged into the first `told` events; returns the number of all.
-    pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
-        self.ended.clear();
-        let mut kept = told;
-        for place in told..events.len() {
-            let epoll_event { events: said, u64: data } = events[place];
-            if let Some(number) = doorbell::rung(data, said) {
-                self.is_rung_for(number);
+    /// correct ones, merged into the first `earlier` events; returns the number of all.
+    pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], earlier: usize) -> usize {
+        self.finished.clear();
+        let mut kept = earlier;
+        for place in earlier..events.len() {
+            let epoll_event { events: reported, u64: data } = events[place];
+            if let Some(number) = doorbell::rung(data, reported) {
+                self.doorbell_rang_for(number);
                 continue;
             }
             let promoted = self.by_data.get(&data).copied();
             let merges = self.ambiguous || promoted.is_some();
-            let before = events[..told].iter().position(|before| merges && before.u64 == data);
+            let before = events[..earlier].iter().position(|before| merges && before.u64 == data);
             let is = match promoted {
                 // Only `epoll_data` identifies the socket, and several have the same.
-                Some(number) if !self.ambiguous => self.meaning(epfd, number, data, said, before.is_some()),
-                _ => said,
+                Some(number) if !self.ambiguous => {
+                    self.true_events(epfd, number, data, reported, before.is_some())
+                }
+                _ => reported,
             };
             if let Some(before) = before {
                 events[before].events |= is;
             } else if is != 0 {
                 let event = epoll_event { events: is, u64: data };
-                if let Some(number) = promoted.filter(|number| self.is_over(*number)) {
-                    self.ended.push(Found { since: 0, published: None, place: kept, number, event });
+                if let Some(number) = promoted.filter(|number| self.peer_finished(*number)) {
+                    self.finished.push(Found { since: 0, published: None, place: kept, number, event });
                 }
                 events[kept] = event;
                 kept += 1;
@@ -335,16 +340,16 @@ impl Inner {
     }
 
     /// Whether the peer of a promoted socket has sent its end of stream, which the kernel reports.
-    fn is_over(&self, number: u32) -> bool {
+    fn peer_finished(&self, number: u32) -> bool {
         let guard = sockets::at(number).lock();
         guard.promoted.as_deref().is_some_and(|promoted| promoted.connection.peer_has_finished())
     }
 
     /// Places the ends of stream that the kernel has just reported among the sockets found, which
-    /// come first among the `told` events. Returns the number of other events.
-    pub(crate) fn place_ends(&mut self, events: &mut [epoll_event], told: usize) -> usize {
+    /// come first among the `earlier` events. Returns the number of other events.
+    pub(crate) fn place_finished(&mut self, events: &mut [epoll_event], earlier: usize) -> usize {
         let before = self.found.len();
-        for (nth, mut end) in self.ended.drain(..).enumerate() {
+        for (nth, mut end) in self.finished.drain(..).enumerate() {
             events[before + nth..=end.place].rotate_right(1);
             end.place = before + nth;
             self.found.push(end);
@@ -352,22 +357,22 @@ impl Inner {
         if self.found.len() > before {
             self.put_in_order(events);
         }
-        told - self.found.len()
+        earlier - self.found.len()
     }
 
     /// The doorbell of a socket woke the set.
-    fn is_rung_for(&mut self, number: u32) {
+    fn doorbell_rang_for(&mut self, number: u32) {
         let mut guard = sockets::at(number).lock_alone();
         let is_member = guard.interest.set == self.number + 1;
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
         let here = self.number + 1;
         // If another set watches it by now, its edge is for that set. A forked process shares the
         // set with its parent.
-        let is_ours = |bell: &&mut Doorbell| bell.set == here || promoted.inherited;
-        let Some(bell) = promoted.doorbell.as_mut().filter(is_ours) else { return };
-        self.rang = true;
-        bell.has_woken_set();
-        self.called_at = promoted.connection.peer_woke_at();
+        let is_ours = |doorbell: &&mut Doorbell| doorbell.set == here || promoted.inherited;
+        let Some(doorbell) = promoted.doorbell.as_mut().filter(is_ours) else { return };
+        self.doorbell_rang = true;
+        doorbell.woke_set();
+        self.peer_woke_at = promoted.connection.peer_woke_at();
         promoted.stale |= promoted.armed;
         if !is_member {
             return;
@@ -383,26 +388,26 @@ impl Inner {
         }
     }
 
-    /// The part of the kernel's event about a promoted socket that is true. `told`: the same call
+    /// The part of the kernel's event about a promoted socket that is true. `earlier`: the same call
     /// reports another event of it.
-    fn meaning(&mut self, epfd: i32, number: u32, data: u64, said: u32, told: bool) -> u32 {
+    fn true_events(&mut self, epfd: i32, number: u32, data: u64, reported: u32, earlier: bool) -> u32 {
         let mut guard = sockets::at(number).lock();
         let inner = &mut *guard;
         let ours = inner.interest.set == self.number + 1 && inner.interest.data == data;
         if !ours {
-            return said;
+            return reported;
         }
-        if inner.interest.spent && said & !UNASKED == 0 && !told && inner.promoted.is_some() {
-            // `shots::spend` cannot keep the kernel from reporting these again.
+        if inner.interest.disabled && reported & !UNASKED == 0 && !earlier && inner.promoted.is_some() {
+            // `oneshot::disable` cannot keep the kernel from reporting these again.
             return 0;
         }
-        let mut is = said;
+        let mut is = reported;
         let Some(promoted) = inner.promoted.as_deref_mut() else { return is };
-        self.called_at = promoted.connection.peer_woke_at();
+        self.peer_woke_at = promoted.connection.peer_woke_at();
         let fd = inner.interest.fd;
         let edge = inner.interest.events & EDGE != 0;
         if is & IN_TOO != 0 {
-            if self.has_news(number, promoted, fd, edge) {
+            if self.has_event(number, promoted, fd, edge) {
                 promoted.report(fd, edge);
                 promoted.kernel_reported = true;
             } else {
@@ -415,19 +420,19 @@ impl Inner {
         }
         let once = inner.interest.events & ONCE != 0;
         if once && is != 0 {
-            shots::was_spent(&mut inner.interest);
+            oneshot::note_disabled(&mut inner.interest);
         } else if once {
-            shots::rearm(epfd, &inner.interest);
+            oneshot::rearm(epfd, &inner.interest);
         }
         is
     }
 
     /// Whether a socket that the kernel reports readable has anything to read. Wake-up bytes are
     /// discarded, unless they have to keep the socket readable for other threads.
-    fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
+    fn has_event(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
-            Ok(true) => promoted.is_news(edge),
+            Ok(true) => promoted.is_unreported(edge),
             Ok(false) => matches!(promoted.connection.next(0), Ok(Next::End(_)) | Err(_)),
             Err(_) => true,
         };
@@ -439,7 +444,7 @@ impl Inner {
             // be no event.)
             return true;
         }
-        let news = promoted.kernel_has_news(fd);
+        let pending = promoted.kernel_has_event(fd);
         match sleeper {
             Some(sleeper) => {
                 self.list(number, promoted);
@@ -453,7 +458,7 @@ impl Inner {
         }
         // Data or FIN may have come behind a wake-up byte: an edge is reported once, and a call
         // that does not wait asks once.
-        news || ring(promoted) || promoted.kernel_has_news(fd)
+        pending || ring(promoted) || promoted.kernel_has_event(fd)
     }
 
     /// Before this thread sleeps in the kernel. False: something is ready.
@@ -470,9 +475,9 @@ impl Inner {
                 continue;
             };
             promoted.connection.tell_counts();
-            self.unseen = soonest(self.unseen, promoted.wakes_unseen(inner.interest.fd));
+            self.unseen = soonest(self.unseen, promoted.wake_unseen_if_due(inner.interest.fd));
             let ours = inner.interest.set == here;
-            let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
+            let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.disabled;
             promoted.quiet = promoted.quiet.saturating_add(1);
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
@@ -481,7 +486,7 @@ impl Inner {
                 if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
-                } else if !promoted.rings_next(&inner.interest) {
+                } else if !promoted.arm_for_next(&inner.interest) {
                     return false;
                 }
             }
@@ -493,7 +498,7 @@ impl Inner {
         if cooled {
             self.forget_cold();
         }
-        if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
+        if let Some(sleeper) = self.sleeper.filter(|_| !self.several_waiters) {
             // Stored first: a thread that reads a wake-up byte meant for this sleep has to see it.
             at(self.number).is_numbered.store(true, Ordering::SeqCst);
             pages::sleep(sleeper);
@@ -524,9 +529,9 @@ impl Inner {
             set == self.number + 1
                 && of(promoted)
                 && events & IN != 0
-                && !shots::is_used_up(epfd, &mut inner.interest)
+                && !oneshot::is_disabled(epfd, &mut inner.interest)
                 && has_bytes(promoted, edge)
-                && promoted.is_news(edge)
+                && promoted.is_unreported(edge)
         })
     }
 }
@@ -542,7 +547,7 @@ impl Promoted {
     /// arrival once. Bytes that came through the kernel since, and were consumed by now, were an
     /// arrival, too: a program that called FIONREAD before expects an edge for them, and leaves the
     /// bytes behind them unread until then.
-    fn is_news(&self, edge: bool) -> bool {
+    fn is_unreported(&self, edge: bool) -> bool {
         !edge
             || self.reported != self.connection.arrived()
             || self.connection.taken_from_kernel() > self.reported_of_kernel
@@ -557,10 +562,10 @@ impl Promoted {
     }
 
     /// Arms for the next bytes. False: unreported bytes are here.
-    fn rings_next(&mut self, interest: &Interest) -> bool {
-        self.is_used();
+    fn arm_for_next(&mut self, interest: &Interest) -> bool {
+        self.note_use();
         self.connection.rings_each(false);
-        if self.is_news(interest.events & EDGE != 0) {
+        if self.is_unreported(interest.events & EDGE != 0) {
             return !self.arm_to_sleep();
         }
         // The bytes here were reported; only more are an event.
@@ -572,9 +577,9 @@ impl Promoted {
     }
 
     /// Whether a set that no longer polls it is woken for the next bytes.
-    fn hears_next(&mut self, interest: &Interest) -> bool {
+    fn may_stop_polling(&mut self, interest: &Interest) -> bool {
         // A wake-up that may have arrived already is not sent again.
-        let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.rings_next(interest));
+        let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.arm_for_next(interest));
         rings && !self.connection.look_again().unwrap_or(true)
     }
 

@@ -20,12 +20,12 @@ const ROUNDS: u32 = 64;
 
 /// Consumes what is here; continues if nothing is. `reported_again`: the waiter gets another event
 /// for the bytes that are left.
-pub(crate) fn take(
+pub(crate) fn consume(
     promoted: &mut Promoted,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
-    told_again: bool,
+    reported_again: bool,
 ) -> ControlFlow<Outcome> {
     let peek = flags & libc::MSG_PEEK != 0;
     // Each round passes wake-up bytes or the kernel's end of stream, or ends.
@@ -50,7 +50,7 @@ pub(crate) fn take(
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
         }
-        match take_from_kernel(promoted, fd, into, flags, told_again) {
+        match consume_from_kernel(promoted, fd, into, flags, reported_again) {
             FromKernel::Ends(outcome) => return Break(outcome),
             FromKernel::Nothing => break,
             FromKernel::Again => {}
@@ -68,12 +68,12 @@ enum FromKernel {
 
 /// Not inlined, so that reading the ring takes less of the caller's stack.
 #[inline(never)]
-fn take_from_kernel(
+fn consume_from_kernel(
     promoted: &mut Promoted,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
-    told_again: bool,
+    reported_again: bool,
 ) -> FromKernel {
     let peek = flags & libc::MSG_PEEK != 0;
     if peek && promoted.connection.nears_next_part() {
@@ -87,13 +87,13 @@ fn take_from_kernel(
         // here: the next check reports it, or the program, whose buffer is full, reads again.
         let sure = promoted.connection.surely_data();
         match sure.map(|sure| usize::try_from(sure).unwrap_or(usize::MAX)) {
-            Ok(sure) if sure > 0 && (told_again || sure >= into.left) => {
+            Ok(sure) if sure > 0 && (reported_again || sure >= into.left) => {
                 let into = into.at_most(sure);
-                let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
-                match (usize::try_from(taken), crate::real::errno()) {
-                    (Ok(taken @ 1..), _) => {
-                        promoted.took_from_kernel(taken);
-                        return FromKernel::Ends(Ok(taken));
+                let consumed = kernel::receive(fd, into, libc::MSG_DONTWAIT);
+                match (usize::try_from(consumed), crate::real::errno()) {
+                    (Ok(consumed @ 1..), _) => {
+                        promoted.consumed_from_kernel(consumed);
+                        return FromKernel::Ends(Ok(consumed));
                     }
                     (Err(_), libc::EAGAIN | libc::EINTR) => return FromKernel::Nothing,
                     // End of stream, or an error of the call, which the kernel reports again below.
@@ -127,17 +127,17 @@ fn take_from_kernel(
         }
         return FromKernel::Again;
     }
-    match promoted.look(fd) {
+    match promoted.check_kernel(fd) {
         Found::Nothing => return FromKernel::Nothing,
         Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
         Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
         Found::Bytes(unread) => match promoted.connection.front(unread) {
-            Ok(Front::Bells(bells)) => drop(promoted.drop_bells_of(fd, bells)),
+            Ok(Front::Bells(wake_ups)) => drop(promoted.discard_wake_ups_of(fd, wake_ups)),
             Ok(Front::Data(bytes)) => {
                 let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
                 let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
                 if count > 0 && !peek {
-                    promoted.took_from_kernel(count as usize);
+                    promoted.consumed_from_kernel(count as usize);
                 }
                 return FromKernel::Ends(usize::try_from(count).map_err(|_| crate::real::errno()));
             }
@@ -163,13 +163,13 @@ impl Promoted {
             Ok(Front::Data(bytes)) => {
                 let bytes = count.min(bytes as usize);
                 if flags & libc::MSG_PEEK == 0 {
-                    let taken = kernel::discard_seen(fd, into.at_most(bytes));
-                    self.took_from_kernel(taken);
+                    let consumed = kernel::discard_seen(fd, into.at_most(bytes));
+                    self.consumed_from_kernel(consumed);
                 }
                 Break(Ok(bytes))
             }
-            Ok(Front::Bells(bells)) => {
-                self.drop_bells_of(fd, bells);
+            Ok(Front::Bells(wake_ups)) => {
+                self.discard_wake_ups_of(fd, wake_ups);
                 Continue(())
             }
             Ok(Front::Later) => Continue(()),
@@ -178,7 +178,7 @@ impl Promoted {
     }
 
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
-        let mut taken = 0;
+        let mut consumed = 0;
         // No more than this ring run: a check of the next one would hide that its bytes belong to
         // the same call.
         let filled = match self.connection.next(0) {
@@ -193,21 +193,21 @@ impl Promoted {
                 return Ok(filled.left);
             }
             for target in filled.targets() {
-                taken += self.connection.peek_ring(taken, target).map_err(|_| libc::ECONNRESET)?;
+                consumed += self.connection.peek_ring(consumed, target).map_err(|_| libc::ECONNRESET)?;
             }
-            return Ok(taken);
+            return Ok(consumed);
         }
         if flags & libc::MSG_TRUNC != 0 {
-            taken = self.connection.skip_ring(filled.left).map_err(|_| libc::ECONNRESET)?;
+            consumed = self.connection.skip_ring(filled.left).map_err(|_| libc::ECONNRESET)?;
         } else {
             for target in filled.targets() {
-                taken += self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
+                consumed += self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
             }
         }
         self.quiet = 0;
         count(&COUNTERS.ring_receives, 1);
-        count(&COUNTERS.ring_bytes_received, taken as u64);
-        Ok(taken)
+        count(&COUNTERS.ring_bytes_received, consumed as u64);
+        Ok(consumed)
     }
 
     /// Whether only the ring can have new bytes, apart from an end of stream that the peer did not
@@ -225,37 +225,37 @@ impl Promoted {
         self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
     }
 
-    /// Discards up to `bells` wake-up bytes; returns how many. The next wake-up has to be asked
+    /// Discards up to `wake_ups` wake-up bytes; returns how many. The next wake-up has to be asked
     /// for.
-    pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
-        self.is_used();
-        if (self.contended && self.connection.look_again().unwrap_or(false)) || self.owes_bells() {
+    pub(crate) fn discard_wake_ups_of(&mut self, fd: c_int, wake_ups: u64) -> usize {
+        self.note_use();
+        if (self.several_waiters && self.connection.look_again().unwrap_or(false)) || self.keeps_wake_ups() {
             // The bytes that they announced were not consumed.
             return 0;
         }
-        let (dropped, failed) = kernel::discard(fd, bells as usize);
-        self.took_from_kernel(dropped);
+        let (dropped, failed) = kernel::discard(fd, wake_ups as usize);
+        self.consumed_from_kernel(dropped);
         if let Some(errno) = failed {
             self.failed(errno);
         }
         self.stale = true;
         if self.connection.peer_left() {
             // The demoted peer asks for the bytes that it did not read.
-            let _ = self.send_again(fd);
+            let _ = self.resend(fd);
         }
         dropped
     }
 
     /// Bytes in the kernel; wake-up bytes in front of data are discarded, since copies may leave
     /// the data no room.
-    pub(crate) fn look_behind_bells(&mut self, fd: c_int) -> usize {
+    pub(crate) fn check_behind_wake_ups(&mut self, fd: c_int) -> usize {
         let mut here = 0;
         for _ in 0..ROUNDS {
-            let Found::Bytes(unread) = self.look(fd) else { return 0 };
+            let Found::Bytes(unread) = self.check_kernel(fd) else { return 0 };
             here = unread;
             match self.connection.front(unread) {
-                Ok(Front::Bells(bells)) if self.connection.reads_from_kernel() => {
-                    if self.drop_bells_of(fd, bells) == 0 {
+                Ok(Front::Bells(wake_ups)) if self.connection.reads_from_kernel() => {
+                    if self.discard_wake_ups_of(fd, wake_ups) == 0 {
                         break;
                     }
                 }
@@ -270,22 +270,22 @@ impl Promoted {
         if !self.connection.reads_from_kernel() && !self.connection.kernel_has_bytes() {
             return 0;
         }
-        let Found::Bytes(unread) = self.look(fd) else { return 0 };
+        let Found::Bytes(unread) = self.check_kernel(fd) else { return 0 };
         // Protocol violations by the peer are reported by the next read.
         self.connection.here(unread).map_or(0, |here| here.in_kernel)
     }
 
     /// Whether the kernel, which reports the socket readable, has more than wake-up bytes; these
     /// are discarded.
-    pub(crate) fn kernel_has_news(&mut self, fd: c_int) -> bool {
-        match self.look(fd) {
+    pub(crate) fn kernel_has_event(&mut self, fd: c_int) -> bool {
+        match self.check_kernel(fd) {
             Found::Nothing => false,
             Found::End | Found::Failed(_) => true,
             Found::Bytes(unread) => match self.connection.front(unread) {
-                Ok(Front::Bells(bells)) => {
-                    self.drop_bells_of(fd, bells);
+                Ok(Front::Bells(wake_ups)) => {
+                    self.discard_wake_ups_of(fd, wake_ups);
                     // Data may lie behind them.
-                    bells < unread as u64 || self.connection.kernel_has_ended()
+                    wake_ups < unread as u64 || self.connection.kernel_has_ended()
                 }
                 Ok(Front::Data(_) | Front::Later) | Err(_) => true,
             },
@@ -294,22 +294,22 @@ impl Promoted {
 
     /// Whether one blocking recv(2) can both wait and read, because the ring is not in use.
     pub(crate) fn waits_in_kernel(&self, flags: c_int) -> bool {
-        flags & (libc::MSG_DONTWAIT | libc::MSG_TRUNC) == 0 && self.will_hear()
+        flags & (libc::MSG_DONTWAIT | libc::MSG_TRUNC) == 0 && self.kernel_reports_arrivals()
     }
 
     /// Whether the last check found neither bytes nor an end of stream.
-    pub(crate) fn knows_nothing(&mut self) -> bool {
+    pub(crate) fn last_check_found_nothing(&mut self) -> bool {
         matches!(self.connection.next(0), Ok(Next::Kernel | Next::Nothing))
             && matches!(self.connection.surely_data(), Ok(0))
     }
 
     /// Discards wake-up bytes if the ring is empty: until then they keep the socket readable in the
     /// kernel.
-    pub(crate) fn drop_bells(&mut self, fd: c_int) {
-        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), self.look(fd))
-            && let Ok(Front::Bells(bells)) = self.connection.front(unread)
+    pub(crate) fn discard_wake_ups(&mut self, fd: c_int) {
+        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), self.check_kernel(fd))
+            && let Ok(Front::Bells(wake_ups)) = self.connection.front(unread)
         {
-            self.drop_bells_of(fd, bells);
+            self.discard_wake_ups_of(fd, wake_ups);
         }
     }
 

@@ -11,12 +11,12 @@ use crate::real;
 use crate::sockets::{Interest, c_path};
 
 /// The flags that the kernel keeps of a disabled interest (EP_PRIVATE_BITS of Linux).
-const LEFT: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
+const KEPT_BITS: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
 
 /// An event was reported that the kernel has not seen.
-pub(super) fn spend(epfd: i32, interest: &mut Interest) {
+pub(super) fn disable(epfd: i32, interest: &mut Interest) {
     if interest.events & ONCE != 0 {
-        was_spent(interest);
+        note_disabled(interest);
         let mut nothing = epoll_event { events: ONCE, u64: interest.data };
         // SAFETY: an event to read.
         unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut nothing) };
@@ -24,9 +24,9 @@ pub(super) fn spend(epfd: i32, interest: &mut Interest) {
 }
 
 /// An event of the kernel was reported.
-pub(super) fn was_spent(interest: &mut Interest) {
-    interest.spent = true;
-    interest.unsure = false;
+pub(super) fn note_disabled(interest: &mut Interest) {
+    interest.disabled = true;
+    interest.maybe_disabled = false;
 }
 
 /// The kernel disabled the interest for an event that was none.
@@ -38,18 +38,18 @@ pub(super) fn rearm(epfd: i32, interest: &Interest) {
 
 /// Whether the interest is disabled until the next epoll_ctl(2).
 #[inline]
-pub(super) fn is_used_up(epfd: i32, interest: &mut Interest) -> bool {
-    if interest.unsure {
-        ask(epfd, interest);
+pub(super) fn is_disabled(epfd: i32, interest: &mut Interest) -> bool {
+    if interest.maybe_disabled {
+        check_fdinfo(epfd, interest);
     }
-    interest.spent
+    interest.disabled
 }
 
 /// The socket was promoted since its interest was set, which the kernel may have disabled before:
 /// see proc(5). Without a proc file system it counts as enabled.
 #[cold]
-fn ask(epfd: i32, interest: &mut Interest) {
-    interest.unsure = false;
+fn check_fdinfo(epfd: i32, interest: &mut Interest) {
+    interest.maybe_disabled = false;
     let mut path = [0; 40];
     let _ = write!(&mut path[..], "/proc/self/fdinfo/{epfd}");
     let Ok(file) = rustix::fs::open(c_path(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
@@ -60,10 +60,10 @@ fn ask(epfd: i32, interest: &mut Interest) {
     while let Ok(count @ 1..) = rustix::io::read(&file, &mut *room) {
         text.extend_from_slice(&room[..count]);
     }
-    interest.spent = String::from_utf8_lossy(&text)
+    interest.disabled = String::from_utf8_lossy(&text)
         .lines()
         .filter_map(registered)
-        .any(|(fd, events, data)| fd == interest.fd && data == interest.data && events & !LEFT == 0);
+        .any(|(fd, events, data)| fd == interest.fd && data == interest.data && events & !KEPT_BITS == 0);
 }
 
 /// "tfd: 5 events: 4000001d data: 5 ..." (proc_pid_fdinfo(5)): descriptor, events and data, the

@@ -12,31 +12,31 @@ use crate::buffer::Mapping;
 use crate::hidden;
 use crate::real;
 
-pub(crate) struct Beside {
+pub(crate) struct PollEntries {
     memory: Mapping,
     /// Entries of the program.
-    asked: usize,
+    requested: usize,
     all: usize,
-    /// Doorbells that [`Self::is_rung`] has passed.
+    /// Doorbells that [`Self::has_rung`] has passed.
     passed: usize,
 }
 
 const _: () = assert!(size_of::<pollfd>() == size_of::<u64>());
 
-impl Beside {
+impl PollEntries {
     /// Doorbells of one sleep at most: poll(2) checks each, and each is armed before the sleep and
     /// disarmed after it. Wake-ups over TCP stay armed, which is cheaper for more sockets.
     pub(crate) const MOST: usize = 128;
 
     /// `None`: there is no memory, or too many entries.
-    pub(crate) fn of(asked: impl Iterator<Item = pollfd>) -> Option<Beside> {
-        let mut beside = Beside { memory: Mapping::take()?, asked: 0, all: 0, passed: 0 };
-        let most = beside.memory.words().len().checked_sub(Self::MOST)?;
-        for entry in asked {
-            (beside.all < most).then(|| beside.add(entry))?;
+    pub(crate) fn of(requested: impl Iterator<Item = pollfd>) -> Option<PollEntries> {
+        let mut polled = PollEntries { memory: Mapping::take()?, requested: 0, all: 0, passed: 0 };
+        let most = polled.memory.words().len().checked_sub(Self::MOST)?;
+        for entry in requested {
+            (polled.all < most).then(|| polled.add(entry))?;
         }
-        beside.asked = beside.all;
-        Some(beside)
+        polled.requested = polled.all;
+        Some(polled)
     }
 
     /// The caller has checked that there is room.
@@ -56,7 +56,7 @@ impl Beside {
 
     /// Watches one more doorbell, if there is room.
     pub(crate) fn push(&mut self, doorbell: c_int) -> bool {
-        if self.all >= self.asked + Self::MOST {
+        if self.all >= self.requested + Self::MOST {
             return false;
         }
         self.add(pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 });
@@ -85,22 +85,22 @@ impl Beside {
             entries.iter_mut().for_each(|entry| entry.revents = 0);
             return Err(errno);
         }
-        let asked = self.asked;
-        let (asked, doorbells) = self.entries().split_at(asked);
+        let requested = self.requested;
+        let (requested, doorbells) = self.entries().split_at(requested);
         for entry in doorbells.iter().filter(|entry| entry.revents & libc::POLLNVAL != 0) {
             // The program has closed it by a raw system call.
-            hidden::is_taken(entry.fd);
+            hidden::given_to_program(entry.fd);
         }
-        Ok(asked)
+        Ok(requested)
     }
 
     /// Whether this doorbell ended the sleep; to be asked in the order of [`Self::push`]. `None`:
     /// it is not among them.
-    pub(crate) fn is_rung(&mut self, doorbell: c_int) -> Option<bool> {
+    pub(crate) fn has_rung(&mut self, doorbell: c_int) -> Option<bool> {
         // Those in between belong to connections that were demoted meanwhile.
-        let first = self.asked + self.passed;
+        let first = self.requested + self.passed;
         let place = first + self.entries().get(first..)?.iter().position(|entry| entry.fd == doorbell)?;
-        self.passed = place + 1 - self.asked;
+        self.passed = place + 1 - self.requested;
         Some(self.entries()[place].revents & libc::POLLIN != 0)
     }
 }

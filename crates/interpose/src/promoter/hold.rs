@@ -18,23 +18,23 @@ const HELD_FOR: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// The promoter, held by [`hold_still`].
-    static STILL: Cell<Option<Still>> = const { Cell::new(None) };
+    /// The promoter, held by [`hold`].
+    static HELD: Cell<Option<Hold>> = const { Cell::new(None) };
 }
 
 /// Without a destructor, which would have to be registered for the end of the thread.
-type Still = ManuallyDrop<(MutexGuard<'static, Option<Promoter>>, Quiet)>;
+type Hold = ManuallyDrop<(MutexGuard<'static, Option<Promoter>>, Quiet)>;
 
-/// Before a fork: keeps other threads from the promoter until [`move_on`], since the child would
+/// Before a fork: keeps other threads from the promoter until [`release`], since the child would
 /// get it half updated. Waits for a thread that holds it, since it would stay locked in the child.
-pub(crate) fn hold_still() {
+pub(crate) fn hold() {
     // A signal handler may fork while the promoter runs.
     if !INSIDE.get() {
-        STILL.set(wait());
+        HELD.set(wait());
     }
 }
 
-fn wait() -> Option<Still> {
+fn wait() -> Option<Hold> {
     let began = clock::now();
     loop {
         let quiet = Quiet::begin();
@@ -49,24 +49,24 @@ fn wait() -> Option<Still> {
     }
 }
 
-/// Runs with the promoter, for a thread that needs it: waits as [`hold_still`] does. `None`: the
+/// Runs with the promoter, for a thread that needs it: waits as [`hold`] does. `None`: the
 /// wait timed out.
-pub(super) fn held<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+pub(super) fn with_hold<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     // The call may come from a fork handler of this thread (pthread_atfork(3)).
-    let forks = STILL.take();
+    let forks = HELD.take();
     let is_kept = forks.is_some();
-    let mut still = forks.or_else(wait)?;
-    let result = run(&mut still.0);
+    let mut held = forks.or_else(wait)?;
+    let result = run(&mut held.0);
     real::kept_errno(|| match is_kept {
-        true => STILL.set(Some(still)),
-        false => drop(ManuallyDrop::into_inner(still)),
+        true => HELD.set(Some(held)),
+        false => drop(ManuallyDrop::into_inner(held)),
     });
     Some(result)
 }
 
 /// After the fork, in both processes.
-pub(crate) fn move_on() {
-    drop(STILL.take().map(ManuallyDrop::into_inner));
+pub(crate) fn release() {
+    drop(HELD.take().map(ManuallyDrop::into_inner));
 }
 
 #[cfg(test)]
@@ -78,18 +78,18 @@ mod tests {
     fn a_thread_that_waits_for_a_core_is_waited_for() {
         let (begins, has_begun) = std::sync::mpsc::channel();
         let slow = std::thread::spawn(move || {
-            let hold = || {
+            let try_hold = || {
                 alone(|_| {
                     begins.send(()).expect("the test waits");
                     std::thread::sleep(Duration::from_millis(300));
                 })
                 .is_some()
             };
-            while !hold() {}
+            while !try_hold() {}
         });
         has_begun.recv().expect("the thread begins");
-        hold_still();
-        assert!(STILL.take().map(ManuallyDrop::into_inner).is_some());
+        hold();
+        assert!(HELD.take().map(ManuallyDrop::into_inner).is_some());
         slow.join().expect("it only sleeps");
     }
 }

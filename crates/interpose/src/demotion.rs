@@ -14,6 +14,7 @@ use ring::{Front, Leaving};
 
 use crate::buffer::Room;
 use crate::clock::{self, Instant};
+use crate::consume::{Outcome, consume};
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
@@ -22,7 +23,6 @@ use crate::sets;
 use crate::sockets::{self, Guard, Promoted, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
-use crate::take::{Outcome, take};
 use crate::vfork;
 
 /// A call that the peer is in takes a moment, unless the peer was stopped in the middle of it. Then
@@ -31,48 +31,48 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Checks for a wake-up byte in flight at a close, where no wait is expected: it takes
 /// microseconds, unless the peer lost its core halfway. The pauses take some 100 ms in all, since
 /// timers are late by 50 us (prctl(2)).
-const BELL_LOOKS: u32 = 1500;
+const WAKE_UP_CHECKS: u32 = 1500;
 /// Those without a pause.
-const BELL_YIELDS: u32 = 50;
+const WAKE_UP_YIELDS: u32 = 50;
 /// Between two checks.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Detached bytes at most: more than the buffers of both endpoints hold (tcp_rmem and tcp_wmem of
 /// tcp(7)).
-const APART_MOST: usize = 64 << 20;
+const DETACHED_MAX: usize = 64 << 20;
 
 /// Demotes the socket of this descriptor, which others are about to use.
-pub(crate) fn leave(fd: c_int) {
-    leave_for(fd, Reason::Shared);
+pub(crate) fn demote(fd: c_int) {
+    demote_for(fd, Reason::Shared);
 }
 
 /// Demotes the socket of this descriptor.
-pub(crate) fn leave_for(fd: c_int, why: Reason) {
+pub(crate) fn demote_for(fd: c_int, why: Reason) {
     if let Entry::Socket(number) = table::entry(fd) {
-        real::kept_errno(|| bring_back(number, sockets::at(number), fd, why));
+        real::kept_errno(|| demote_socket(number, sockets::at(number), fd, why));
     }
 }
 
 /// An option was set on the socket of this descriptor that only the kernel can apply. The socket is
 /// demoted at once, or, if the ring holds unread bytes, once they were read: the peer could resend
 /// them only when its program makes a call.
-pub(crate) fn leave_for_option(fd: c_int) {
+pub(crate) fn demote_for_option(fd: c_int) {
     let Entry::Socket(number) = table::entry(fd) else { return };
     let mut inner = sockets::at(number).lock();
     if let Some(promoted) = inner.promoted.as_deref_mut()
         && promoted.connection.has_unread()
     {
         promoted.connection.kernel_sends();
-        promoted.leaves_once_read = true;
+        promoted.demoted_once_read = true;
         return;
     }
     drop(inner);
-    leave_for(fd, Reason::Option);
+    demote_for(fd, Reason::Option);
 }
 
 /// Demotes the socket of this descriptor, whose events only the kernel can report to all sets. If
 /// its bytes cannot go through the kernel the socket stays promoted: what prevents it, FIN or bytes
 /// behind them, makes the socket readable for every waiter.
-pub(crate) fn leave_if_possible(fd: c_int) {
+pub(crate) fn demote_if_possible(fd: c_int) {
     let Entry::Socket(number) = table::entry(fd) else { return };
     let possible = {
         let mut inner = sockets::at(number).lock();
@@ -85,7 +85,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
         possible
     };
     if possible {
-        leave(fd);
+        demote(fd);
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
 pub(crate) fn keep_here(forked: bool) -> Vec<(c_int, u64)> {
     let (kept, gone): (Vec<c_int>, Vec<c_int>) = inherited().partition(|fd| stays_here(*fd, forked));
     kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true));
-    gone.into_iter().for_each(leave);
+    gone.into_iter().for_each(demote);
     kept.into_iter().map(|fd| (fd, kernel::cookie(fd))).collect()
 }
 
@@ -147,13 +147,13 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
 }
 
 /// Demotes all connections of this process, which may get no more.
-pub(crate) fn leave_all(why: Reason) {
+pub(crate) fn demote_all(why: Reason) {
     for (number, socket) in sockets::all() {
-        bring_back(number, socket, socket.fd.load(Ordering::Relaxed), why);
+        demote_socket(number, socket, socket.fd.load(Ordering::Relaxed), why);
     }
 }
 
-fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
+fn demote_socket(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     match socket.state() {
         State::Free | State::Kernel => {}
         State::Plain | State::Offered => {
@@ -161,15 +161,15 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
             promoter::keep_on_tcp(socket, number);
             // Another thread may have promoted it just now.
             if socket.state() == State::Promoted {
-                bring_back(number, socket, fd, why);
+                demote_socket(number, socket, fd, why);
             }
         }
         State::Promoted => {
             let mut inner = socket.lock();
             let Some(promoted) = inner.promoted.as_deref_mut() else { return };
             let mut is_replaced = false;
-            if promoted.leave(fd).is_none() {
-                is_replaced = promoted.bequeath(fd, number).is_some();
+            if promoted.demote(fd).is_none() {
+                is_replaced = promoted.replace_with_successor(fd, number).is_some();
                 if !is_replaced {
                     // Wrong bytes would be worse than none.
                     promoted.corrupt(fd);
@@ -182,10 +182,10 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
             }
             if is_replaced {
                 // The file that its set has registered is no longer at this number.
-                (inner.interest.registered, inner.interest.untold) = (None, true);
+                (inner.interest.registered, inner.interest.deferred) = (None, true);
             }
-            back_to_tcp(socket, inner, fd);
-            call_back_here(|socket| Some(socket.lock()));
+            return_to_tcp(socket, inner, fd);
+            resend_here(|socket| Some(socket.lock()));
         }
     }
 }
@@ -210,7 +210,7 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
         Some(promoted) if status != 0 => promoted.connection.reads_no_more(false),
         Some(_) => {
             socket.dissolved.fetch_add(1, Ordering::Relaxed);
-            real::kept_errno(|| back_to_tcp(socket, inner, fd));
+            real::kept_errno(|| return_to_tcp(socket, inner, fd));
         }
     }
     status
@@ -218,12 +218,12 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
 
 /// From here on only the kernel has the connection: its options are the program's again, and its
 /// set is updated.
-fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
+fn return_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
     let Some(promoted) = inner.promoted.as_deref() else { return };
     promoter::withdraw(promoted.token, false);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
     // Includes the set that it was removed from, where nothing would do so later.
-    sets::tell(&mut inner.interest);
+    sets::flush_interest(&mut inner.interest);
     let set = inner.interest.set;
     inner.becomes(State::Kernel);
     drop(inner);
@@ -233,13 +233,13 @@ fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int) {
 }
 
 /// Resends for demoted peers: the peer may be in this process, and served by this thread only.
-fn call_back_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
+fn resend_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
     for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
         if let Some(mut inner) = lock(socket)
             && let Some(promoted) = inner.promoted.as_deref_mut()
             && promoted.connection.peer_left()
         {
-            let _ = promoted.send_again_now(socket.fd.load(Ordering::Relaxed));
+            let _ = promoted.resend_now(socket.fd.load(Ordering::Relaxed));
         }
     }
 }
@@ -247,7 +247,7 @@ fn call_back_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
 impl Promoted {
     /// What a demotion would come to now. Nothing can be resent behind FIN.
     fn outlook(&mut self, fd: c_int) -> Leaving {
-        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        let ended = matches!(self.check_kernel(fd), Found::End | Found::Failed(_));
         if ended && self.connection.has_unread() {
             return Leaving::Lost;
         }
@@ -263,52 +263,52 @@ impl Promoted {
 
     /// Returns the connection to the kernel, with no byte of ours in it. `None`: unread bytes
     /// cannot be recovered in order.
-    fn leave(&mut self, fd: c_int) -> Option<()> {
+    fn demote(&mut self, fd: c_int) -> Option<()> {
         if self.connection.peer_left() {
-            self.send_again(fd).ok()?;
+            self.resend(fd).ok()?;
         }
         self.connection.leave();
         // A peer in this process needs no wake-up, which would be in its way if it is demoted next.
-        call_back_here(Socket::try_lock);
+        resend_here(Socket::try_lock);
         let idle = self.connection.kernel_is_idle();
         if self.connection.wakes_to_leave(idle).ok()? {
-            self.ring_now(fd);
+            self.wake_over_tcp(fd);
         }
-        self.copy_untaken(fd);
+        self.copy_unconsumed(fd);
         self.connection.end_sending().ok()?;
         if self.connection.peer_left() {
             // Both were demoted at the same time.
-            self.send_again(fd).ok()?;
+            self.resend(fd).ok()?;
         } else {
             self.connection.refuse();
         }
         let mut deadline = None;
-        let bells = loop {
+        let wake_ups = loop {
             // Checked first: a peer that has ended publishes nothing more.
             let ended = kernel::has_ended(fd);
             match self.connection.leaving().ok()? {
-                Leaving::Bells(bells) => break bells,
-                Leaving::GiveBack => return self.give_back(fd),
+                Leaving::Bells(wake_ups) => break wake_ups,
+                Leaving::GiveBack => return self.return_rest(fd),
                 // A killed peer never finishes, and one that closed did not see this demotion.
                 Leaving::Wait if ended => return None,
-                Leaving::Wait => wait_for_other_end(&mut deadline)?,
+                Leaving::Wait => wait_for_peer(&mut deadline)?,
                 Leaving::Lost => return None,
             }
         };
-        self.discard_bells(fd, bells)?;
+        self.await_wake_ups(fd, wake_ups)?;
         // Nothing can be resent behind FIN.
-        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        let ended = matches!(self.check_kernel(fd), Found::End | Found::Failed(_));
         (!ended || !self.connection.has_unread()).then_some(())
     }
 
     /// Discards wake-up bytes that the kernel has, or is about to have.
-    fn discard_bells(&mut self, fd: c_int, bells: u64) -> Option<()> {
-        let mut left = bells as usize;
+    fn await_wake_ups(&mut self, fd: c_int, wake_ups: u64) -> Option<()> {
+        let mut left = wake_ups as usize;
         let mut deadline = None;
         while left > 0 {
             // The peer sent them before it counted them.
             match kernel::discard(fd, left) {
-                (0, None) if matches!(self.look(fd), Found::Nothing) => wait(&mut deadline)?,
+                (0, None) if matches!(self.check_kernel(fd), Found::Nothing) => wait(&mut deadline)?,
                 (0, failed) => {
                     if let Some(errno) = failed {
                         self.failed(errno);
@@ -316,7 +316,7 @@ impl Promoted {
                     break;
                 }
                 (dropped, _) => {
-                    self.took_from_kernel(dropped);
+                    self.consumed_from_kernel(dropped);
                     left -= dropped;
                 }
             }
@@ -327,17 +327,17 @@ impl Promoted {
     /// The unread bytes lie on both paths, in an order that the kernel alone cannot reproduce: the
     /// peer, which waits for them, resends them through the kernel.
     #[cold]
-    fn give_back(&mut self, fd: c_int) -> Option<()> {
-        self.take_apart(fd)?;
-        let Ok(Leaving::Bells(bells)) = self.connection.outlook() else { return None };
-        self.discard_bells(fd, bells)?;
+    fn return_rest(&mut self, fd: c_int) -> Option<()> {
+        self.detach_all(fd)?;
+        let Ok(Leaving::Bells(wake_ups)) = self.connection.outlook() else { return None };
+        self.await_wake_ups(fd, wake_ups)?;
         let mut deadline = None;
-        while !self.apart.is_empty() {
-            match self.connection.give_back(self.apart.as_slices().0).ok()? {
-                0 if matches!(self.look(fd), Found::End | Found::Failed(_)) => return None,
-                0 => wait_for_other_end(&mut deadline)?,
+        while !self.detached.is_empty() {
+            match self.connection.give_back(self.detached.as_slices().0).ok()? {
+                0 if matches!(self.check_kernel(fd), Found::End | Found::Failed(_)) => return None,
+                0 => wait_for_peer(&mut deadline)?,
                 count => {
-                    self.apart.drain(..count);
+                    self.detached.drain(..count);
                     deadline = None;
                 }
             }
@@ -346,22 +346,22 @@ impl Promoted {
         Some(())
     }
 
-    /// Moves a piece of what is here to [`Promoted::apart`].
-    pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<Outcome> {
+    /// Moves a piece of what is here to [`Promoted::detached`].
+    pub(crate) fn detach(&mut self, fd: c_int) -> ControlFlow<Outcome> {
         let mut piece = Room::take();
         let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-        let taken = take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
-        if let ControlFlow::Break(Ok(count)) = taken {
-            self.apart.extend(&piece[..count]);
+        let consumed = consume(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
+        if let ControlFlow::Break(Ok(count)) = consumed {
+            self.detached.extend(&piece[..count]);
         }
-        taken
+        consumed
     }
 
     /// Moves all that the peer sends, which may wait for room, until the peer asks for it back.
-    fn take_apart(&mut self, fd: c_int) -> Option<()> {
+    fn detach_all(&mut self, fd: c_int) -> Option<()> {
         let mut deadline = None;
-        while self.apart.len() <= APART_MOST {
-            match self.set_apart(fd) {
+        while self.detached.len() <= DETACHED_MAX {
+            match self.detach(fd) {
                 ControlFlow::Break(Ok(1..)) => {
                     deadline = None;
                     continue;
@@ -372,7 +372,7 @@ impl Promoted {
             if self.connection.is_wanted_back()? && self.connection.left_to_take() == 0 {
                 return Some(());
             }
-            wait_for_other_end(&mut deadline)?;
+            wait_for_peer(&mut deadline)?;
         }
         None
     }
@@ -380,18 +380,18 @@ impl Promoted {
     /// The peer was demoted: the bytes that it did not consume go to the kernel. EAGAIN: some wait
     /// for room there, and the next call on this socket retries.
     #[cold]
-    pub(crate) fn send_again(&mut self, fd: c_int) -> Result<(), i32> {
-        self.send_again_waiting(fd, false)
+    pub(crate) fn resend(&mut self, fd: c_int) -> Result<(), i32> {
+        self.resend_waiting(fd, false)
     }
 
     /// Before FIN, which follows all that this endpoint sent; `last`: no other process has the
     /// socket.
-    pub(crate) fn before_end(&mut self, fd: c_int, last: bool) {
+    pub(crate) fn before_fin(&mut self, fd: c_int, last: bool) {
         // Behind FIN the peer returns nothing.
-        self.send_all_again(fd);
+        self.resend_all(fd);
         if last {
             self.connection.sends_no_more();
-            self.send_all_again(fd);
+            self.resend_all(fd);
         }
     }
 
@@ -400,7 +400,7 @@ impl Promoted {
     /// order: FIN, another process's bytes or a spill are about to follow.
     #[cold]
     #[inline(never)] // its buffer would be on every caller's stack
-    pub(crate) fn copy_untaken(&mut self, fd: c_int) {
+    pub(crate) fn copy_unconsumed(&mut self, fd: c_int) {
         // Protocol violations by the peer are reported by the next read.
         let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
         let (mut left, mut room_made) = (untaken, false);
@@ -413,7 +413,7 @@ impl Promoted {
                     left -= sent;
                 }
                 Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
-                    // As in `send_again_now`.
+                    // As in `resend_now`.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
                 }
                 Err(_) => break,
@@ -422,49 +422,49 @@ impl Promoted {
         self.connection.end_copies(left == 0);
     }
 
-    /// [`Self::send_again`] where no later call retries.
-    fn send_all_again(&mut self, fd: c_int) {
+    /// [`Self::resend`] where no later call retries.
+    fn resend_all(&mut self, fd: c_int) {
         if self.connection.peer_left() {
-            let _ = self.send_again_waiting(fd, true);
+            let _ = self.resend_waiting(fd, true);
         }
     }
 
     /// This endpoint is about to be closed, and has announced it. Discards wake-up bytes, which are
     /// no unread data, and the one that the peer is just sending, for which the kernel would send
     /// RST after the close.
-    pub(crate) fn drop_last_bells(&mut self, fd: c_int) {
-        for look in 0.. {
-            self.drop_bells(fd);
+    pub(crate) fn discard_last_wake_ups(&mut self, fd: c_int) {
+        for check in 0.. {
+            self.discard_wake_ups(fd);
             // With unread bytes the close sends RST in any case.
             if !self.connection.is_given_more() || self.connection.has_unread() {
                 return;
             }
-            match self.look(fd) {
+            match self.check_kernel(fd) {
                 Found::Nothing => {}
                 Found::Bytes(unread) if matches!(self.connection.front(unread), Ok(Front::Bells(_))) => {}
                 _ => return,
             }
-            match look {
-                0..BELL_YIELDS => std::thread::yield_now(),
-                BELL_YIELDS..BELL_LOOKS => std::thread::sleep(PAUSE),
+            match check {
+                0..WAKE_UP_YIELDS => std::thread::yield_now(),
+                WAKE_UP_YIELDS..WAKE_UP_CHECKS => std::thread::sleep(PAUSE),
                 _ => return,
             }
         }
     }
 
-    /// As [`Self::send_again`]; `all`: waits for room.
-    fn send_again_waiting(&mut self, fd: c_int, all: bool) -> Result<(), i32> {
+    /// As [`Self::resend`]; `all`: waits for room.
+    fn resend_waiting(&mut self, fd: c_int, all: bool) -> Result<(), i32> {
         let mut deadline = None;
-        while !self.has_back(fd)? {
-            let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        while !self.has_returned(fd)? {
+            let ended = matches!(self.check_kernel(fd), Found::End | Found::Failed(_));
             // It may have ended just behind the last bytes.
-            if wait(&mut deadline).is_none() || (ended && !self.has_back(fd)?) {
+            if wait(&mut deadline).is_none() || (ended && !self.has_returned(fd)?) {
                 return Err(self.corrupt(fd));
             }
         }
         let (mut deadline, mut before) = (None, usize::MAX);
         loop {
-            match self.send_again_now(fd) {
+            match self.resend_now(fd) {
                 // The kernel had room for the returned bytes before, and will again.
                 Err(libc::EAGAIN) if all || !self.returned.is_empty() => {
                     if std::mem::replace(&mut before, self.returned.len()) != self.returned.len() {
@@ -482,14 +482,14 @@ impl Promoted {
     }
 
     /// Whether the demoted peer has to return bytes.
-    fn is_owed_by_other_end(&mut self, fd: c_int) -> Result<bool, i32> {
+    fn peer_owes(&mut self, fd: c_int) -> Result<bool, i32> {
         let idle = self.connection.kernel_is_idle();
         self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))
     }
 
     /// Whether all bytes that the demoted peer has to return are here. It returns them at once.
-    fn has_back(&mut self, fd: c_int) -> Result<bool, i32> {
-        if !self.is_owed_by_other_end(fd)? {
+    fn has_returned(&mut self, fd: c_int) -> Result<bool, i32> {
+        if !self.peer_owes(fd)? {
             return Ok(true);
         }
         let mut bytes = Vec::new();
@@ -497,15 +497,15 @@ impl Promoted {
         self.returned.extend(bytes);
         match all {
             // Two endpoints demoted at once would wait for each other.
-            Ok(all) if (all || !self.connection.has_left()) && self.returned.len() <= APART_MOST => Ok(all),
+            Ok(all) if (all || !self.connection.has_left()) && self.returned.len() <= DETACHED_MAX => Ok(all),
             _ => Err(self.corrupt(fd)),
         }
     }
 
-    /// As [`Self::send_again`], without waiting for bytes that the peer returns.
-    fn send_again_now(&mut self, fd: c_int) -> Result<(), i32> {
+    /// As [`Self::resend`], without waiting for bytes that the peer returns.
+    fn resend_now(&mut self, fd: c_int) -> Result<(), i32> {
         // Other processes of this endpoint do not have some of these bytes.
-        if (self.connection.is_shared() && self.is_owed_by_other_end(fd)?) || !self.has_back(fd)? {
+        if (self.connection.is_shared() && self.peer_owes(fd)?) || !self.has_returned(fd)? {
             return Err(libc::EAGAIN);
         }
         let (mut piece, mut room_made) = (Room::take(), false);
@@ -541,8 +541,8 @@ impl Promoted {
 }
 
 /// As [`wait`], for an answer of the peer, which may be in this process.
-fn wait_for_other_end(deadline: &mut Option<Instant>) -> Option<()> {
-    call_back_here(Socket::try_lock);
+fn wait_for_peer(deadline: &mut Option<Instant>) -> Option<()> {
+    resend_here(Socket::try_lock);
     wait(deadline)
 }
 

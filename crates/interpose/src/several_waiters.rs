@@ -10,29 +10,29 @@ use crate::threads;
 impl Promoted {
     /// This thread uses it, and no longer sleeps on it.
     #[inline(always)]
-    pub(crate) fn is_used(&mut self) {
+    pub(crate) fn note_use(&mut self) {
         if self.slept_by != 0 {
-            self.is_used_beside();
+            self.note_concurrent_use();
         }
     }
 
     #[cold]
-    fn is_used_beside(&mut self) {
+    fn note_concurrent_use(&mut self) {
         if self.slept_by == threads::own() {
             self.slept_by = 0;
         } else {
             // Before any byte is consumed that may have to wake that thread.
-            self.wakes_for_each();
+            self.wake_for_each();
         }
     }
 
     /// From here on each publication has a wake-up, which stays in the kernel until its bytes are
     /// consumed.
     #[cold]
-    pub(crate) fn wakes_for_each(&mut self) {
-        if !self.contended {
+    pub(crate) fn wake_for_each(&mut self) {
+        if !self.several_waiters {
             count(&COUNTERS.contended, 1);
-            self.contended = true;
+            self.several_waiters = true;
             self.shown_in_kernel = true;
             self.connection.stay_armed(true);
             self.armed = true;
@@ -43,19 +43,19 @@ impl Promoted {
     /// Whether a byte in the kernel may be the wake-up of a set of the parent process: it stays
     /// there until that set is awake.
     #[inline]
-    pub(crate) fn owes_bells(&mut self) -> bool {
-        if let Some((sleeper, _)) = self.owes
-            && pages::asleep_before(sleeper) != self.owes
+    pub(crate) fn keeps_wake_ups(&mut self) -> bool {
+        if let Some((sleeper, _)) = self.parent_sleep
+            && pages::asleep_before(sleeper) != self.parent_sleep
         {
-            self.owes = None;
+            self.parent_sleep = None;
         }
-        self.owes.is_some()
+        self.parent_sleep.is_some()
     }
 
     /// This thread is about to sleep on it, and other threads have to see that.
     #[inline]
-    pub(crate) fn is_slept_on(&mut self) {
-        self.is_used();
+    pub(crate) fn note_sleep(&mut self) {
+        self.note_use();
         if !threads::is_alone() {
             self.slept_by = threads::own();
         }

@@ -8,23 +8,23 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
+use crate::demotion;
 use crate::kernel;
-use crate::leaving;
 use crate::sockets::Promoted;
 use crate::table::{self, Entry};
 
 impl Promoted {
     /// Puts the rest of the stream under every descriptor of the socket. `None`: the peer has not
     /// closed, more is to come, or there is no room for so many bytes.
-    pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
+    pub(crate) fn replace_with_successor(&mut self, fd: c_int, number: u32) -> Option<()> {
         let mut deadline = None;
         loop {
-            match self.set_apart(fd) {
+            match self.detach(fd) {
                 ControlFlow::Break(Ok(0)) => break,
                 ControlFlow::Break(Ok(_)) => deadline = None,
                 // The peer has announced its end of stream, and is about to close.
                 ControlFlow::Continue(()) if self.connection.peer_has_finished() => {
-                    leaving::wait(&mut deadline)?
+                    demotion::wait(&mut deadline)?
                 }
                 ControlFlow::Break(Err(_)) | ControlFlow::Continue(()) => return None,
             }
@@ -33,13 +33,13 @@ impl Promoted {
         if !self.connection.peer_has_closed() {
             return None;
         }
-        let heir = connection_with(self.apart.make_contiguous())?;
-        kernel::control(heir.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
+        let successor = connection_with(self.detached.make_contiguous())?;
+        kernel::control(successor.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
         if kernel::ends(fd) & libc::POLLHUP as u32 != 0 {
             // This endpoint had sent FIN, too.
-            net::shutdown(&heir, net::Shutdown::Write).ok()?;
+            net::shutdown(&successor, net::Shutdown::Write).ok()?;
         }
-        table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, heir.as_raw_fd()));
+        table::names(Entry::Socket(number)).for_each(|name| kernel::replace(name, successor.as_raw_fd()));
         Some(())
     }
 }
@@ -54,13 +54,13 @@ fn connection_with(bytes: &[u8]) -> Option<OwnedFd> {
     net::bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).ok()?;
     net::listen(&listener, 1).ok()?;
     net::connect(&sender, &net::getsockname(&listener).ok()?).ok()?;
-    let heir = net::accept_with(&listener, SocketFlags::CLOEXEC).ok()?;
+    let successor = net::accept_with(&listener, SocketFlags::CLOEXEC).ok()?;
     // Another process may have connected first.
-    let ours = net::getpeername(&heir).ok()? == Some(net::getsockname(&sender).ok()?);
+    let ours = net::getpeername(&successor).ok()? == Some(net::getsockname(&sender).ok()?);
     let mut left = bytes;
     while ours && !left.is_empty() {
         let sent = net::send(&sender, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok()?;
         left = &left[sent..];
     }
-    ours.then_some(heir)
+    ours.then_some(successor)
 }
