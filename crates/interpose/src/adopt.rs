@@ -103,7 +103,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         kernel_reported: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,
-        demoted_once_read: false,
+        demote_once_read: false,
         no_delay,
         cookie: kernel::cookie(raw),
         token,

@@ -62,7 +62,7 @@ pub(crate) fn demote_for_option(fd: c_int) {
         && promoted.connection.has_unread()
     {
         promoted.connection.kernel_sends();
-        promoted.demoted_once_read = true;
+        promoted.demote_once_read = true;
         return;
     }
     drop(inner);

@@ -249,11 +249,11 @@ impl Waiting for SetWait<'_> {
             }
             let rang = std::mem::take(&mut inner.doorbell_rang);
             if rang || in_rings > 0 {
-                let kernels = inner.place_finished(room, reported);
+                let kernel_events = inner.place_finished(room, reported);
                 if rang {
                     // Connections that a doorbell announced: a call that does not wait reports
                     // them, and they may be older than those found.
-                    reported = inner.collect_more(fd, room, kernels, false);
+                    reported = inner.collect_more(fd, room, kernel_events, false);
                 }
             }
             if reported == 0 && share == 0 {

@@ -69,7 +69,8 @@ static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 /// meantime.
 static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 
-/// Waits since the program's last accept of each listener that reported it while a sibling had connections.
+/// Waits since the program's last accept of each listener that reported it while a sibling had
+/// connections.
 static IGNORED: [AtomicU32; LISTENERS] = [const { AtomicU32::new(0) }; LISTENERS];
 
 thread_local! {

@@ -50,7 +50,8 @@ impl PollEntries {
     fn entries(&mut self) -> &mut [pollfd] {
         let all = self.all;
         let words = self.memory.words();
-        // SAFETY: `of` and `push`, which call `add`, keep `all` at most the number of words, any of which is an entry.
+        // SAFETY: `of` and `push`, which call `add`, keep `all` at most the number of words, any of
+        // which is an entry.
         unsafe { from_raw_parts_mut(words.as_mut_ptr().cast(), all) }
     }
 

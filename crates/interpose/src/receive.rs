@@ -32,8 +32,8 @@ pub(crate) struct Run {
 /// Or an errno. `None`: the socket turned out not to be promoted.
 pub(crate) type Received = Option<Result<Run, i32>>;
 
-/// Receives on a promoted socket. `None`: it turned out not to be promoted, and `consumed` bytes are
-/// fewer than the call waits for.
+/// Receives on a promoted socket. `None`: it turned out not to be promoted, and `consumed` bytes
+/// are fewer than the call waits for.
 pub(crate) fn receive(
     socket: &'static Socket,
     fd: c_int,
@@ -449,7 +449,7 @@ fn finish(
     if list && !in_a_set && !promoted.waiters.are_seen() && outcome.is_ok() {
         promoted.rearm_for_unseen_sets(fd);
     }
-    let leaves = promoted.demoted_once_read && !promoted.connection.has_unread();
+    let leaves = promoted.demote_once_read && !promoted.connection.has_unread();
     drop(inner);
     if list {
         list_in_set(socket);

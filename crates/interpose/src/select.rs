@@ -164,7 +164,7 @@ const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc:
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const URGENT: i16 = libc::POLLPRI;
 /// Events that poll(2) reports unasked.
-const UNASKED: i16 = libc::POLLHUP | libc::POLLERR;
+const IMPLICIT: i16 = libc::POLLHUP | libc::POLLERR;
 
 impl poll::Waited for Waited<'_> {
     fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
@@ -190,7 +190,7 @@ impl poll::Waited for Waited<'_> {
             bits(read | write | except).map(move |bit| {
                 let asks = |word: &u64, events| if word >> bit & 1 != 0 { events } else { 0 };
                 let events = asks(read, READABLE) | asks(write, WRITABLE) | asks(except, URGENT);
-                pollfd { fd: place * u64::BITS as c_int + bit, events: events & !UNASKED, revents: 0 }
+                pollfd { fd: place * u64::BITS as c_int + bit, events: events & !IMPLICIT, revents: 0 }
             })
         })
     }

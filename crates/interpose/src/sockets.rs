@@ -201,7 +201,7 @@ pub(crate) struct Promoted {
     /// The kernel may hold back the last bytes, for MSG_MORE or TCP_CORK.
     pub(crate) held: bool,
     /// An option was set that demotes it, once the ring's bytes were read.
-    pub(crate) demoted_once_read: bool,
+    pub(crate) demote_once_read: bool,
     /// TCP_NODELAY as the program set it.
     pub(crate) no_delay: i32,
     /// SO_COOKIE: identifies the socket across descriptor numbers.

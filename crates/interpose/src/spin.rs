@@ -198,8 +198,8 @@ impl Sleep {
         Sleep(clock::nanoseconds())
     }
 
-    /// It ended at `at`. `peer_woke_at`: when the peer says that it sent the wake-up, which a hostile one
-    /// may set to anything.
+    /// It ended at `at`. `peer_woke_at`: when the peer says that it sent the wake-up, which a
+    /// hostile one may set to anything.
     // Not inlined: the accounting needs stack, and that of a handler may be short.
     #[inline(never)]
     pub(crate) fn end(self, at: Instant, peer_woke_at: u64) {

@@ -25,8 +25,8 @@ pub(crate) struct Unseen {
 }
 
 impl Unseen {
-    /// When it is to be woken: at most once for the same bytes. `consumed`: what it has consumed now;
-    /// `peer_woke_at`: its last wake-up for us.
+    /// When it is to be woken: at most once for the same bytes. `consumed`: what it has consumed
+    /// now; `peer_woke_at`: its last wake-up for us.
     fn due(&mut self, consumed: u64, peer_woke_at: Instant, now: Instant) -> Option<Instant> {
         if self.consumed != consumed || self.since.is_zero() {
             if self.woken.take().is_some_and(|woken| (woken..woken + SOON).contains(&peer_woke_at)) {

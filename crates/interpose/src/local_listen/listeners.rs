@@ -128,7 +128,8 @@ impl std::ops::Deref for Guard<'_> {
     type Target = [Option<Listener>; LISTENERS];
 
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the lock is held while the guard lives, by this thread's fork if not by the guard.
+        // SAFETY: the lock is held while the guard lives, by this thread's fork if not by the
+        // guard.
         unsafe { &*self.0.listeners.get() }
     }
 }

@@ -378,7 +378,7 @@ pub(crate) fn polled_from_outside(number: u32, in_a_set: bool) {
     inner.in_a_set |= in_a_set;
     if !inner.over_tcp {
         inner.register_deferred();
-        inner.share(true);
+        inner.arm_each(true);
     }
     for socket in inner.by_data.values() {
         let mut socket = sockets::at(*socket).lock();

@@ -21,7 +21,7 @@ use crate::waiter::soonest;
 const COOLING: u8 = 16;
 
 /// Events that the kernel adds to each interest (epoll_ctl(2)).
-const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const IMPLICIT: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Calls that found nothing after which a socket is no longer polled, either: they have cost as
 /// much as a wake-up by then, and a program that never sleeps would poll forever.
@@ -98,7 +98,7 @@ impl Inner {
         let unaware = at(self.number).unaware.load(Ordering::SeqCst);
         if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.several_waiters {
             self.register_deferred();
-            self.share(self.ambiguous);
+            self.arm_each(self.ambiguous);
         }
         if self.sleeper.is_none() && !self.several_waiters {
             self.sleeper = allocate_sleeper();
@@ -116,7 +116,7 @@ impl Inner {
     /// From here on several threads wait in this set, or waiters that are not in epoll_wait(2) here
     /// (`over_tcp`): each socket is armed separately.
     #[cold]
-    pub(super) fn share(&mut self, over_tcp: bool) {
+    pub(super) fn arm_each(&mut self, over_tcp: bool) {
         self.several_waiters = true;
         self.over_tcp |= over_tcp;
         let mut pending = false;
@@ -152,22 +152,22 @@ impl Inner {
     }
 
     /// Reports the sockets of the list that have bytes, as many as there is room for, in the order
-    /// in which their peers wrote. `kernels` events of the kernel lie at the beginning, and move
-    /// behind them. Returns the number of all. `first`: the first poll of a call; spinning repeats
-    /// it.
+    /// in which their peers wrote. `kernel_events` events of the kernel lie at the beginning, and
+    /// move behind them. Returns the number of all. `first`: the first poll of a call; spinning
+    /// repeats it.
     pub(crate) fn collect(
         &mut self,
         epfd: i32,
         events: &mut [epoll_event],
-        kernels: usize,
+        kernel_events: usize,
         first: bool,
     ) -> usize {
-        if kernels == 0 {
+        if kernel_events == 0 {
             self.finished.clear();
         }
         self.found.clear();
-        let kernels = self.place_finished(events, kernels);
-        self.collect_more(epfd, events, kernels, first)
+        let kernel_events = self.place_finished(events, kernel_events);
+        self.collect_more(epfd, events, kernel_events, first)
     }
 
     /// As [`Self::collect`], for sockets that it did not find and doorbells have announced since.
@@ -176,17 +176,17 @@ impl Inner {
         &mut self,
         epfd: i32,
         events: &mut [epoll_event],
-        mut kernels: usize,
+        mut kernel_events: usize,
         first: bool,
     ) -> usize {
         let before = self.found.len();
         // For the binary search.
         sort(&mut self.found, |found| found.number);
         let mut cooled = false;
-        let (length, mut looked) = (self.list.len(), 0);
-        while looked < length && self.found.len() + kernels < events.len() {
-            let number = self.list[(self.turn + looked) % length];
-            looked += 1;
+        let (length, mut polled) = (self.list.len(), 0);
+        while polled < length && self.found.len() + kernel_events < events.len() {
+            let number = self.list[(self.turn + polled) % length];
+            polled += 1;
             if self.found[..before].binary_search_by_key(&number, |found| found.number).is_ok() {
                 continue;
             }
@@ -237,29 +237,30 @@ impl Inner {
             }
             if interest.events & ONCE != 0 && promoted.connection.peer_has_finished() {
                 // The kernel is not asked again until the program re-arms the interest.
-                ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
+                ready |= kernel::ends(interest.fd) & (interest.events | IMPLICIT);
             }
             oneshot::disable(epfd, interest);
             let place = self.found.len();
             let mut event = epoll_event { events: ready, u64: interest.data };
-            let reported = &mut events[before..=place + kernels];
-            if let Some(at) = reported[..kernels].iter().position(|reported| reported.u64 == event.u64) {
+            let reported = &mut events[before..=place + kernel_events];
+            if let Some(at) = reported[..kernel_events].iter().position(|reported| reported.u64 == event.u64)
+            {
                 // The kernel reports it, too: one call must report a connection once, since the
                 // program may close it for the first event.
                 event.events |= reported[at].events;
                 reported.copy_within(at + 1.., at);
-                kernels -= 1;
+                kernel_events -= 1;
             }
             self.found.push(Found { since: 0, published: None, place, number, event });
-            events[place + kernels] = event;
+            events[place + kernel_events] = event;
         }
-        let count = self.found.len() + kernels;
+        let count = self.found.len() + kernel_events;
         if self.found.len() > before {
-            events[before..count].rotate_left(kernels);
+            events[before..count].rotate_left(kernel_events);
             self.put_in_order(events);
         }
         // Without more room, the next poll starts at the next socket.
-        self.turn = if length == 0 { 0 } else { (self.turn + looked) % length };
+        self.turn = if length == 0 { 0 } else { (self.turn + polled) % length };
         if cooled {
             self.forget_cold();
         }
@@ -388,8 +389,8 @@ impl Inner {
         }
     }
 
-    /// The part of the kernel's event about a promoted socket that is true. `earlier`: the same call
-    /// reports another event of it.
+    /// The part of the kernel's event about a promoted socket that is true. `earlier`: the same
+    /// call reports another event of it.
     fn true_events(&mut self, epfd: i32, number: u32, data: u64, reported: u32, earlier: bool) -> u32 {
         let mut guard = sockets::at(number).lock();
         let inner = &mut *guard;
@@ -397,7 +398,7 @@ impl Inner {
         if !ours {
             return reported;
         }
-        if inner.interest.disabled && reported & !UNASKED == 0 && !earlier && inner.promoted.is_some() {
+        if inner.interest.disabled && reported & !IMPLICIT == 0 && !earlier && inner.promoted.is_some() {
             // `oneshot::disable` cannot keep the kernel from reporting these again.
             return 0;
         }

@@ -23,13 +23,14 @@ const SETUP_SQPOLL: u32 = 1 << 1;
 const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_REGISTERED_FD_ONLY: u32 = 1 << 15;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
-/// IOPOLL, SQ_AFF to TASKRUN_FLAG, SQE128 to DEFER_TASKRUN, NO_SQARRAY to CQE_MIXED. Not among them: SQPOLL, whose
-/// submissions no call announces; NO_MMAP and REGISTERED_FD_ONLY, which leave nothing to map; SQE_MIXED.
+/// IOPOLL, SQ_AFF to TASKRUN_FLAG, SQE128 to DEFER_TASKRUN, NO_SQARRAY to CQE_MIXED. Not among
+/// them: SQPOLL, whose submissions no call announces; NO_MMAP and REGISTERED_FD_ONLY, which leave
+/// nothing to map; SQE_MIXED.
 const KNOWN: u32 = SETUP_IOPOLL | 0b11_1111_1100 | 0b1111 << 10 | 0b111 << 16;
 const OFFSET_OF_ENTRIES: u64 = 0x1000_0000;
 const NOP: u8 = 0;
-/// Flags of a submission: its descriptor is the number of a registered file; it waits for all before it, and all behind
-/// wait for it; those behind wait for it.
+/// Flags of a submission: its descriptor is the number of a registered file; it waits for all
+/// before it, and all behind wait for it; those behind wait for it.
 const FIXED_FILE: u8 = 1;
 const DRAINED: u8 = 0b10;
 const LINKED: u8 = 0b1100;

@@ -11,8 +11,8 @@ use crate::memory::{are_readable, is_readable};
 use crate::real::kept_errno;
 use crate::vfork;
 
-/// A program with this environment is about to be executed. True: it inherits steering; [`exec_failed`] follows if the
-/// call returns.
+/// A program with this environment is about to be executed. True: it inherits steering;
+/// [`exec_failed`] follows if the call returns.
 ///
 /// # Safety
 ///
@@ -63,8 +63,8 @@ unsafe fn loads_library(environment: *const *const c_char) -> bool {
     has_library && is_on
 }
 
-/// Whether the list has a path with this library's file name (ld.so(8)), as `megapipe run` writes it.
-/// An upgraded library may be in another folder.
+/// Whether the list has a path with this library's file name (ld.so(8)), as `megapipe run` writes
+/// it. An upgraded library may be in another folder.
 ///
 /// # Safety
 ///
