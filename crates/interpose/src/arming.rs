@@ -20,7 +20,7 @@ const ROUNDS: u32 = 64;
 /// The program is about to replace the doorbell of a promoted connection by a file of its own
 /// (dup2(2)).
 #[cold]
-pub(crate) fn leave_number(fd: c_int) {
+pub(crate) fn vacate_number(fd: c_int) {
     for (_, socket) in sockets::all() {
         let mut inner = socket.lock_alone();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
@@ -149,14 +149,15 @@ impl Promoted {
     /// consume from the set.
     pub(crate) fn prepare_fork(&mut self) -> bool {
         // A sleeper that is set may be set with the doorbell.
-        let asked = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
+        let was_armed =
+            self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
         self.has_no_timeout = false;
         self.stays_nonblocking = false;
-        if asked {
+        if was_armed {
             self.ask_over_tcp();
         }
         self.connection.share(std::process::id());
-        asked
+        was_armed
     }
 
     /// The connection ends here, or is demoted. A forked process may share the doorbell: closing it

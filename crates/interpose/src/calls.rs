@@ -293,7 +293,7 @@ fn sending_pieces(
                     Socket::one_more(&socket.messages_sent);
                 }
                 if flags & libc::MSG_OOB != 0 {
-                    stats::stays(socket, Reason::Option);
+                    stats::stays_on_tcp(socket, Reason::Option);
                     kept_errno(|| promoter::keep_on_tcp(socket, number));
                 }
                 drop(busy);

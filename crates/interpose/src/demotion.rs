@@ -157,7 +157,7 @@ fn demote_socket(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     match socket.state() {
         State::Free | State::Kernel => {}
         State::Plain | State::Offered => {
-            stats::stays(socket, why);
+            stats::stays_on_tcp(socket, why);
             promoter::keep_on_tcp(socket, number);
             // Another thread may have promoted it just now.
             if socket.state() == State::Promoted {
@@ -202,7 +202,7 @@ pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -
     let status = call();
     match inner.promoted.as_deref_mut() {
         None if status == 0 && socket.state() != State::Kernel => {
-            stats::stays(socket, Reason::ClosedEarly);
+            stats::stays_on_tcp(socket, Reason::ClosedEarly);
             real::kept_errno(|| promoter::keep_on_tcp(socket, socket.number()));
         }
         None => {}

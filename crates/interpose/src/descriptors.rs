@@ -221,7 +221,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
 /// Frees the record.
 fn remove(number: u32, socket: &Socket) {
     if socket.holders.are_several() {
-        stats::is_left_to_others(socket);
+        stats::count_as_shared(socket);
     }
     sockets::remove(number);
 }
@@ -246,7 +246,7 @@ fn close_promoted(promoted: &mut Promoted, fd: c_int) {
             false => {
                 promoted.connection.mute();
                 // The kernel reports an error once, and that is for the other processes.
-                if kernel::ends(fd) & libc::POLLERR as u32 == 0 {
+                if kernel::hangups(fd) & libc::POLLERR as u32 == 0 {
                     promoted.discard_wake_ups(fd);
                 }
             }
@@ -281,7 +281,7 @@ fn audit(socket: &Socket, fd: c_int) {
     if let Some(Ok(Some(at))) = real::borrow(fd).map(sys::tcp::positions)
         && (at.written, at.consumed) != seen
     {
-        stats::stays(socket, Reason::Bypass);
+        stats::stays_on_tcp(socket, Reason::Bypass);
     }
 }
 

@@ -17,7 +17,7 @@ impl FreeList {
     }
 
     /// Removes the number that was added last.
-    pub(crate) fn take(&self, next: impl FnOnce(u32) -> &'static AtomicU32) -> Option<u32> {
+    pub(crate) fn pop(&self, next: impl FnOnce(u32) -> &'static AtomicU32) -> Option<u32> {
         let _held = self.lock.hold();
         let number = self.first.load(Ordering::Relaxed).checked_sub(1)?;
         self.first.store(next(number).load(Ordering::Relaxed), Ordering::Relaxed);
@@ -25,7 +25,7 @@ impl FreeList {
     }
 
     /// Adds a number. `next`: the word of its record.
-    pub(crate) fn give(&self, number: u32, next: &AtomicU32) {
+    pub(crate) fn push(&self, number: u32, next: &AtomicU32) {
         let _held = self.lock.hold();
         next.store(self.first.load(Ordering::Relaxed), Ordering::Relaxed);
         self.first.store(number + 1, Ordering::Relaxed);

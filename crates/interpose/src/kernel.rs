@@ -83,7 +83,7 @@ impl Promoted {
 }
 
 /// The ends of stream and errors that poll(2) reports.
-pub(crate) fn ends(fd: c_int) -> u32 {
+pub(crate) fn hangups(fd: c_int) -> u32 {
     const OPEN: [c_int; 3] = [1, 4, 5]; // ESTABLISHED, FIN_WAIT1 and FIN_WAIT2 of Linux
     let mut one = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one descriptor.
@@ -99,7 +99,7 @@ pub(crate) fn ends(fd: c_int) -> u32 {
 
 /// Whether the connection has an end of stream or an error, possibly behind bytes.
 pub(crate) fn has_ended(fd: c_int) -> bool {
-    ends(fd) != 0
+    hangups(fd) != 0
 }
 
 /// Waits until something can be read, exactly as a read would: blocking or not, with the socket's

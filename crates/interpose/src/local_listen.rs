@@ -36,11 +36,11 @@ mod word;
 
 pub(crate) use listeners::{
     before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
-    hides_option, hold_still, leave_number, listened, made_set, polled_outside_epoll, received, set_option,
-    shut_down, start,
+    hides_option, hold_still, listened, made_set, polled_outside_epoll, received, set_option, shut_down,
+    start, vacate_number,
 };
 use names::{Kind, LISTENERS, SETS, kind_of};
-pub(crate) use names::{is_on, knows};
+pub(crate) use names::{is_on, tracks};
 use steering::Words;
 
 /// A listener's sibling in one epoll set. Zeroed memory is none.
@@ -54,7 +54,7 @@ struct Member {
     /// The `epoll_data` of the listener and of the sibling.
     data: AtomicU64,
     /// A connection was accepted since the set's last wait.
-    gave: AtomicBool,
+    has_accepted: AtomicBool,
     /// Connections steered here and not accepted, as far as the words do not count them.
     uncounted: AtomicI64,
     /// The words that the steering program reads.
@@ -85,7 +85,7 @@ impl Member {
         by_edge: AtomicBool::new(false),
         turn: AtomicU32::new(0),
         data: AtomicU64::new(0),
-        gave: AtomicBool::new(false),
+        has_accepted: AtomicBool::new(false),
         uncounted: AtomicI64::new(0),
         words: AtomicPtr::new(null_mut()),
     };
@@ -186,7 +186,7 @@ unsafe fn in_set(set: usize, events: *mut epoll_event, call: impl FnOnce() -> c_
         real::kept_errno(|| listeners::settle(set));
     }
     for member in members(set) {
-        member.gave.store(false, Relaxed);
+        member.has_accepted.store(false, Relaxed);
         member.words().inspect(|words| words.waits());
     }
     let found = call();
@@ -277,7 +277,7 @@ pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     let behind = member.words().map_or(0, |words| words.behind());
     let all_accepted = behind + member.uncounted.load(Relaxed) <= 0;
     let leaves_out =
-        all_accepted && member.gave.load(Relaxed) && !member.by_edge.load(Relaxed) && !other_first;
+        all_accepted && member.has_accepted.load(Relaxed) && !member.by_edge.load(Relaxed) && !other_first;
     let shared_first = (behind <= 0) != other_first;
     for from_shared in [shared_first, !shared_first] {
         if !from_shared && leaves_out {
@@ -285,7 +285,7 @@ pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
         }
         let new = if from_shared { accept(fd) } else { member.counted(accept(sibling)) };
         if new >= 0 {
-            member.gave.store(true, Relaxed);
+            member.has_accepted.store(true, Relaxed);
             return new;
         }
         if !is_empty() {

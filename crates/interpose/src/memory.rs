@@ -81,8 +81,8 @@ fn highest() -> usize {
                 libc::syscall(libc::SYS_mincore, last, 0usize, null_mut::<u8>()) == 0
             }
         };
-        let asked = [63, 56, 52, 48].into_iter().filter(|_| !mode::is_confined());
-        let bits = kept_errno(|| asked.into_iter().find(|bits| is_users(*bits)).unwrap_or(USUAL_BITS));
+        let candidates = [63, 56, 52, 48].into_iter().filter(|_| !mode::is_confined());
+        let bits = kept_errno(|| candidates.into_iter().find(|bits| is_users(*bits)).unwrap_or(USUAL_BITS));
         KNOWN.store((1 << bits) - PAGE, Relaxed);
     }
     KNOWN.load(Relaxed)

@@ -137,7 +137,7 @@ fn limit(socket: &Socket, wanted: c_int) {
 const LEAST_LIMIT: u32 = 32 << 10;
 
 /// The value that recvmsg(2) adds for TCP_INQ: the unread bytes, and 1 for FIN (`tcp_inq_hint`).
-pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
+pub(crate) fn unread_hint(socket: &Socket, fd: c_int) -> Option<c_int> {
     if !socket.reports_unread.load(Relaxed) {
         return None;
     }
@@ -173,7 +173,7 @@ impl Promoted {
         if self.connection.has_error() {
             return false;
         }
-        let ends = kernel::ends(fd);
+        let ends = kernel::hangups(fd);
         if ends & libc::POLLERR as u32 == 0 {
             return ends & libc::POLLRDHUP as u32 != 0;
         }

@@ -193,7 +193,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
         let now = self.began.take().unwrap_or_else(clock::now);
         let ready = any_ready(self.fds);
         let is_due = self.asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY);
-        let looks = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_spin();
+        let may_spin = !ready && !self.at_once && any_in_use(self.fds) && waiter.may_spin();
         if ready && self.mask.is_null() && !is_due && self.fds.polls_rings_only() {
             // The kernel's own events are asked for within `KERNEL_EVERY`.
             self.fds.clear();
@@ -204,7 +204,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
             }
         }
         // A call that sleeps at once need not ask before.
-        if ready || self.at_once || (looks && is_due) {
+        if ready || self.at_once || (may_spin && is_due) {
             self.asked_kernel = Some(now);
             ASKED.set(self.asked_kernel);
             // SAFETY: a mask or null.
@@ -217,7 +217,7 @@ impl<W: Waited + ?Sized> Waiting for Poll<'_, W> {
                 return Break(found);
             }
         }
-        Continue(if looks { Phase::Spin } else { Phase::Sleep })
+        Continue(if may_spin { Phase::Spin } else { Phase::Sleep })
     }
 
     fn begin_spin(&mut self) {

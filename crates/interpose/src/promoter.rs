@@ -234,7 +234,7 @@ fn offer(socket: &'static Socket, number: u32) -> bool {
     if socket.holders.are_several() {
         // A server that forks for each connection closes it in one of the two processes.
         stats::begins(socket);
-        stats::stays(socket, Reason::Shared);
+        stats::stays_on_tcp(socket, Reason::Shared);
         check_later(socket);
         return true;
     }
@@ -361,12 +361,12 @@ impl Promoter {
         stats::begins(socket);
         let admitted = self.settings.admits(local.port(), peer.port());
         if !admitted || !sys::tcp::is_local(peer.ip()) {
-            stats::stays(socket, if admitted { Reason::OtherHost } else { Reason::Ports });
+            stats::stays_on_tcp(socket, if admitted { Reason::OtherHost } else { Reason::Ports });
             socket.set_state(State::Kernel);
             return;
         }
         if kernel_options::has_any(socket, raw) {
-            stats::stays(socket, Reason::Option);
+            stats::stays_on_tcp(socket, Reason::Option);
             return socket.set_state(State::Kernel);
         }
         if self.skip_offers > 0 && !mode::is_eager() {
@@ -377,7 +377,7 @@ impl Promoter {
             uring::find();
         }
         if uring::has_untracked() {
-            stats::stays(socket, Reason::IoUring);
+            stats::stays_on_tcp(socket, Reason::IoUring);
             return match self.client().map(|client| client.decline(Reason::IoUring, fd)) {
                 Some(false) => self.answers(),
                 Some(true) | None => socket.set_state(State::Kernel),
@@ -396,13 +396,13 @@ impl Promoter {
                 }
             }
             None | Some(Err(OfferError::NoMonitor)) => {
-                stats::stays(socket, self.absence);
+                stats::stays_on_tcp(socket, self.absence);
                 // Only reading finds that the connection ended; then a monitor is searched for
                 // again.
                 self.answers();
             }
-            Some(Err(OfferError::Full)) => stats::stays(socket, Reason::Rate),
-            Some(Err(OfferError::Descriptor(_))) => stats::stays(socket, Reason::NoMemory),
+            Some(Err(OfferError::Full)) => stats::stays_on_tcp(socket, Reason::Rate),
+            Some(Err(OfferError::Descriptor(_))) => stats::stays_on_tcp(socket, Reason::NoMemory),
         }
     }
 
@@ -461,7 +461,7 @@ impl Promoter {
                         stats::note_other_user(user);
                     }
                     if let Some(socket) = offered(token) {
-                        stats::stays(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
+                        stats::stays_on_tcp(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
                     }
                 }
                 Ok(Some(Answer::Declined { reason, .. })) => stats::note_declined(reason),
@@ -498,12 +498,12 @@ impl Promoter {
         READS_MONITOR.store(false, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
         self.kept.clear();
-        no_longer_offered(|socket| stats::stays(socket, self.absence));
+        no_longer_offered(|socket| stats::stays_on_tcp(socket, self.absence));
     }
 
     fn refused(&mut self, token: Token, reason: Reason) {
         let Some(socket) = offered(token) else { return };
-        stats::stays(socket, reason);
+        stats::stays_on_tcp(socket, reason);
         match reason {
             // Too many offers at once, or the monitor is ending: a later offer may succeed.
             Reason::Rate | Reason::NoMonitor => {
@@ -547,7 +547,7 @@ impl Promoter {
                     other
                 }
                 Err(_) => {
-                    stats::stays(socket, Reason::NoMemory);
+                    stats::stays_on_tcp(socket, Reason::NoMemory);
                     answered(socket, State::Kernel);
                     self.withdraw(token, false);
                     return;
@@ -569,7 +569,7 @@ impl Promoter {
         };
         if socket.busy.load(Ordering::SeqCst) > 0 {
             IMPATIENT.store(true, Ordering::Relaxed);
-            stats::stays(socket, Reason::Busy);
+            stats::stays_on_tcp(socket, Reason::Busy);
             self.kept.push(grant);
             return;
         }
@@ -577,7 +577,7 @@ impl Promoter {
         match adopt(socket, grant) {
             Ok(()) => drop(WAITING.fetch_sub(1, Ordering::Relaxed)),
             Err(why) => {
-                stats::stays(socket, why);
+                stats::stays_on_tcp(socket, why);
                 answered(socket, State::Kernel);
                 self.withdraw(token, false);
             }

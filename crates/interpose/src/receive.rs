@@ -201,9 +201,9 @@ impl Waiting for Read<'_> {
         // This thread returns to the record.
         self.kept.get_or_insert_with(|| socket.keep());
         // Another process that has the socket may have cleared O_NONBLOCK.
-        let is_told = flags & libc::MSG_DONTWAIT != 0
+        let must_return = flags & libc::MSG_DONTWAIT != 0
             || (!self.blocks && !promoted.waits_in_kernel(flags) && promoted.is_nonblocking(fd));
-        if is_told {
+        if must_return {
             return match promoted.arm_unless_covered(sets > 0) {
                 Ok(true) => Continue(Phase::Collect),
                 Ok(false) => Break(Some(Err(libc::EAGAIN))),
@@ -230,8 +230,8 @@ impl Waiting for Read<'_> {
 
     fn poll_rings(&mut self) -> bool {
         let Some(mut inner) = self.socket.try_lock() else { return false };
-        let look = inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again());
-        look != Some(Ok(false))
+        let checked = inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again());
+        checked != Some(Ok(false))
     }
 
     #[inline(never)]

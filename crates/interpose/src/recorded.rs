@@ -31,7 +31,7 @@ pub(crate) fn is_recorded() -> bool {
 }
 
 /// The process exits: its line is to be printed before the next output of its caller.
-pub(crate) fn ends() {
+pub(crate) fn finish() {
     if let Some((address, _)) = RECORDER.get().filter(|_| is_recorded()) {
         // Otherwise the recorder prints it a moment later.
         let _ = address.end();

@@ -28,7 +28,7 @@ pub(crate) use changes::{
     Change, Place, Request, defer, demoted, flush_interest, forget, let_go, list, make, other_changed,
     outlives, polled_from_outside, record, refresh, remove_from_all,
 };
-pub(crate) use ready::{hidden, leave_number, prepare};
+pub(crate) use ready::{hidden, prepare, vacate_number};
 use wait::Found;
 pub(crate) use waking::without_own;
 
@@ -131,7 +131,7 @@ static USED_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 
 /// Adds a set; `None`: too many.
 pub(crate) fn add() -> Option<u32> {
-    if let Some(number) = FREE.take(|number| &at(number).next_free) {
+    if let Some(number) = FREE.pop(|number| &at(number).next_free) {
         at(number).names.store(1, Ordering::Relaxed);
         return Some(number);
     }
@@ -209,7 +209,7 @@ pub(crate) fn remove(number: u32) -> bool {
         changes::restore_earlier(left, socket);
     }
     at(number).promoted.store(0, Ordering::Relaxed);
-    FREE.give(number, &at(number).next_free);
+    FREE.push(number, &at(number).next_free);
     true
 }
 

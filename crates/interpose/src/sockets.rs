@@ -296,7 +296,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     if RECORDS[0].load(Ordering::Acquire).is_null() {
         return None;
     }
-    let number = FREE.take(|number| &at(number).next_free).or_else(unused)?;
+    let number = FREE.pop(|number| &at(number).next_free).or_else(unused)?;
     // The last user restored `inner` to its default.
     let socket = at(number);
     socket.number.store(number, Ordering::Relaxed);
@@ -338,7 +338,7 @@ pub(crate) fn remove(number: u32) {
 }
 
 fn free(number: u32) {
-    FREE.give(number, &at(number).next_free);
+    FREE.push(number, &at(number).next_free);
 }
 
 /// All records that have been used.
@@ -588,17 +588,17 @@ fn thread() -> u32 {
 #[derive(Default)]
 struct Patience {
     /// How often the holder was checked.
-    asked: u32,
+    checks: u32,
 }
 
 impl ring::Wait for Patience {
     fn is_alive(&mut self, thread: u32) -> bool {
-        self.asked += 1;
+        self.checks += 1;
         // SAFETY: signal 0 is not sent: tkill(2) only checks whether the thread exists.
         let status = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
         let is_there = status == 0 || crate::real::errno() != libc::ESRCH;
         // The second check takes three calls, and most holders unlock before.
-        is_there && (self.asked == 1 || !is_dead(thread))
+        is_there && (self.checks == 1 || !is_dead(thread))
     }
 
     fn pause(&mut self, _attempt: u32) -> bool {

@@ -74,7 +74,7 @@ impl Wait {
     /// Begins a wait that ends at `deadline` at the latest.
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
         let now = clock::now();
-        ends();
+        end_spin();
         let peer = SENT_TO.take();
         let spin = match FIXED.load(Ordering::Relaxed) {
             0 => learn(|policy| policy.begin(now, peer)),
@@ -139,7 +139,7 @@ impl Wait {
     /// It sleeps, or has found something.
     pub(crate) fn stop(&mut self) {
         self.spin = None;
-        ends();
+        end_spin();
     }
 
     /// Whether it polls before it sleeps.
@@ -184,7 +184,7 @@ impl Drop for Wait {
 
 /// This thread stops spinning. A thread whose handler left a spin by a jump does so before its next
 /// spin.
-fn ends() {
+fn end_spin() {
     if SPINS.take() {
         SPINNING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_of_the_kernel_are_no_reason_to_look_at_rings() {
+    fn kernel_events_do_not_justify_spins() {
         assert!(Wait::new(None).spins());
         for _ in 0..20 {
             let began = clock::now() - Duration::from_micros(20);

@@ -56,7 +56,7 @@ pub fn finish() {
     if has_watched() && !vfork::borrows_memory() && !WRITTEN.swap(true, Ordering::Relaxed) {
         descriptors::exit();
         if !mode::is_confined() {
-            recorded::ends();
+            recorded::finish();
         }
         report::write_summary();
     }

@@ -34,7 +34,7 @@ fn at_first() -> Reason {
 }
 
 /// A connection is on TCP for this reason from here on, unless it was in memory.
-pub(crate) fn stays(socket: &Socket, why: Reason) {
+pub(crate) fn stays_on_tcp(socket: &Socket, why: Reason) {
     change(socket, |word| (word & !COUNTED != IN_MEMORY).then_some(word & COUNTED | why as u8));
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn in_memory(socket: &Socket) {
 }
 
 /// Several processes have it, and this one has had little traffic on it: the others count it.
-pub(crate) fn is_left_to_others(socket: &Socket) {
+pub(crate) fn count_as_shared(socket: &Socket) {
     let little = COUNTED | Reason::LittleTraffic as u8;
     change(socket, |word| (word == little).then_some(COUNTED | Reason::Shared as u8));
 }
@@ -132,9 +132,9 @@ mod tests {
                     0 => begins(socket),
                     1 => offered(socket),
                     2 => in_memory(socket),
-                    3 => is_left_to_others(socket),
+                    3 => count_as_shared(socket),
                     4 => skipped(socket, Reason::OtherUser),
-                    _ => stays(socket, Reason::ALL[next(Reason::ALL.len() as u64) as usize]),
+                    _ => stays_on_tcp(socket, Reason::ALL[next(Reason::ALL.len() as u64) as usize]),
                 }
                 let word = socket.word.load(Ordering::Relaxed);
                 if action == 4 {

@@ -35,7 +35,7 @@ impl Promoted {
         }
         let successor = connection_with(self.detached.make_contiguous())?;
         kernel::control(successor.as_raw_fd(), libc::F_SETFL, kernel::control(fd, libc::F_GETFL, 0));
-        if kernel::ends(fd) & libc::POLLHUP as u32 != 0 {
+        if kernel::hangups(fd) & libc::POLLHUP as u32 != 0 {
             // This endpoint had sent FIN, too.
             net::shutdown(&successor, net::Shutdown::Write).ok()?;
         }

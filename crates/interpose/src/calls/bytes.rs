@@ -164,7 +164,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
         let room = std::mem::take(&mut (*message).msg_controllen);
         // As Linux leaves them.
         (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        if let Some(left) = kept_errno(|| options::left_unread(socket.1, fd)) {
+        if let Some(left) = kept_errno(|| options::unread_hint(socket.1, fd)) {
             add_control(message, room, left);
         }
     }

@@ -101,8 +101,8 @@ pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
         }
         return process;
     }
-    let told = size >= size_of::<Clone3>() && is_readable(arguments.cast::<Clone3>());
-    match told.then(|| arguments.cast::<Clone3>().read_unaligned()) {
+    let is_valid = size >= size_of::<Clone3>() && is_readable(arguments.cast::<Clone3>());
+    match is_valid.then(|| arguments.cast::<Clone3>().read_unaligned()) {
         Some(Clone3 { flags, stack: 0, .. }) if flags & libc::CLONE_VM as u64 == 0 => {
             c_long::from(process::fork(|| call() as pid_t))
         }

@@ -201,15 +201,15 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // For the program that the child of a vfork(2) executes.
         demotion::demote(fd);
     }
-    let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::knows(new);
+    let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::tracks(new);
     if fd != new && hidden::contains(new) && !borrows && kernel::is_open(fd) {
-        arming::leave_number(new);
+        arming::vacate_number(new);
         hidden::given_to_program(new);
     }
     if fd != new && is_known && kernel::is_open(fd) {
         let _is_no_ring = descriptors::closing(new);
         if local_listen::closing(new) {
-            local_listen::leave_number(new);
+            local_listen::vacate_number(new);
         }
     }
     let call = || {

@@ -137,8 +137,8 @@ unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'
     // SAFETY: poll(2): `count` entries lie there.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     if is_on {
-        let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
-        asked.for_each(|fd| local_listen::polled_outside_epoll(fd.fd));
+        let polled = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
+        polled.for_each(|fd| local_listen::polled_outside_epoll(fd.fd));
     }
     polling::concerns(fds).then_some(fds)
 }

@@ -31,7 +31,7 @@ mod exec;
 mod options;
 mod process;
 
-pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number, made_set, received};
+pub(crate) use descriptors::{closing, closing_range, duplicated, made_set, received, vacate_number};
 pub(crate) use exec::{before_exec, exec_failed};
 pub(super) use options::may_be_shut_down;
 pub(crate) use options::{hides_option, polled_outside_epoll, set_option, shut_down};

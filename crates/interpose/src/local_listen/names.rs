@@ -49,7 +49,7 @@ pub(super) fn kind_of(fd: c_int) -> Kind {
 }
 
 /// Whether a descriptor is a listener, waits for one, or is the library's own.
-pub(crate) fn knows(fd: c_int) -> bool {
+pub(crate) fn tracks(fd: c_int) -> bool {
     kind_of(fd) != Kind::Nothing
 }
 

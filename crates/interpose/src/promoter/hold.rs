@@ -75,7 +75,7 @@ mod tests {
     use crate::promoter::alone;
 
     #[test]
-    fn a_thread_that_waits_for_a_core_is_waited_for() {
+    fn a_holder_without_a_core_is_awaited() {
         let (begins, has_begun) = std::sync::mpsc::channel();
         let slow = std::thread::spawn(move || {
             let try_hold = || {

@@ -25,7 +25,7 @@ pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_in
         if is_hidden && is_open(fd) {
             match promoter {
                 Some(promoter) if hidden() == Some(new) => promoter.disconnect(),
-                _ => sets::leave_number(),
+                _ => sets::vacate_number(),
             }
         }
         let status = call();

@@ -53,11 +53,11 @@ pub(super) fn promoter_is_free() {
 /// Sends the pending withdrawals. If another thread holds the promoter, it does so afterwards.
 #[cold]
 fn send_noted() {
-    let tell = |promoter: &mut Option<Promoter>| match promoter {
+    let send = |promoter: &mut Option<Promoter>| match promoter {
         Some(promoter) => send_pending(promoter),
         None => forget(),
     };
-    while NOTED.load(Ordering::SeqCst) && alone(tell).is_some() {
+    while NOTED.load(Ordering::SeqCst) && alone(send).is_some() {
         fence(Ordering::SeqCst);
     }
 }

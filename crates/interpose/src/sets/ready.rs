@@ -27,7 +27,7 @@ pub(crate) fn hidden() -> Option<i32> {
 }
 
 /// Moves it to another number, since the program is about to use this one.
-pub(crate) fn leave_number() {
+pub(crate) fn vacate_number() {
     if let Some(old) = hidden() {
         READY.store(moved(old, old + 1), Ordering::Relaxed);
     }

@@ -237,7 +237,7 @@ impl Inner {
             }
             if interest.events & ONCE != 0 && promoted.connection.peer_has_finished() {
                 // The kernel is not asked again until the program re-arms the interest.
-                ready |= kernel::ends(interest.fd) & (interest.events | IMPLICIT);
+                ready |= kernel::hangups(interest.fd) & (interest.events | IMPLICIT);
             }
             oneshot::disable(epfd, interest);
             let place = self.found.len();

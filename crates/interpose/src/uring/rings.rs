@@ -366,7 +366,7 @@ mod tests {
 
     /// A file in place of a ring, with random words and offsets.
     #[test]
-    fn nothing_that_a_ring_may_hold_is_read_beside_it() {
+    fn no_ring_contents_cause_reads_outside_it() {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
         rustix::fs::ftruncate(&file, OFFSET_OF_ENTRIES + (1 << 16)).expect("room");
         let mut state = 1u64;

@@ -121,7 +121,7 @@ pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c
 
 /// The program puts a file of its own at a number of the library's.
 #[cold]
-pub(crate) fn leave_number(fd: c_int) {
+pub(crate) fn vacate_number(fd: c_int) {
     if vfork::borrows_memory() {
         return;
     }
