@@ -1,5 +1,5 @@
 //! The published programs of mTCP, unchanged: `apps/example` and `apps/perf` of the checkout of
-//! github.com/mtcp-stack/mtcp that MEGAPIPE_TEST_MTCP names.
+//! github.com/mtcp-stack/mtcp that MEGAPIPE_TEST_MTCP names, and its ports of lighttpd and ab.
 
 use std::env;
 use std::fs;
@@ -10,6 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::net::pattern;
 use testkit::netns;
 use testkit::skip::{self, Skipped};
 
@@ -17,6 +18,8 @@ use super::support::{BOUND, LINUX, OWN_OR_NONE, Place, STACK, connect};
 
 const CONNECTIONS: usize = 4000;
 const SIZE: usize = 1000;
+/// For a test that builds a program of many files first.
+const BUILT: Duration = BOUND.saturating_mul(5);
 
 /// The checkout, and a place for what is built from it; or says why not.
 fn checkout(test: &str) -> Option<PathBuf> {
@@ -105,15 +108,15 @@ fn wrk(connections: &str) {
     }
 }
 
-#[test]
-fn epwget_asks_linux() {
-    let test = "published::epwget_asks_linux";
-    let Some(root) = checkout(test) else { return };
-    if !netns::enter(test, BOUND) {
-        return;
-    }
-    let configuration = root.join("apps/example/epwget.conf");
-    let configuration = configuration.to_str().expect("a path in UTF-8");
+/// Who closes a connection first.
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    Client,
+    Server,
+}
+
+/// A server of the kernel's: one answer to a connection.
+fn serve(first: First) {
     let listener = TcpListener::bind("0.0.0.0:80").expect("a listener");
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -126,11 +129,24 @@ fn epwget_asks_linux() {
                 let mut answer = format!("HTTP/1.0 200 OK\r\nContent-Length: {SIZE}\r\n\r\n").into_bytes();
                 answer.resize(answer.len() + SIZE, 7);
                 stream.write_all(&answer).expect("written");
-                // The client closes first.
-                let _ = stream.read(&mut request);
+                if first == First::Client {
+                    let _ = stream.read(&mut request);
+                }
             });
         }
     });
+}
+
+#[test]
+fn epwget_asks_linux() {
+    let test = "published::epwget_asks_linux";
+    let Some(root) = checkout(test) else { return };
+    if !netns::enter(test, BOUND) {
+        return;
+    }
+    let configuration = root.join("apps/example/epwget.conf");
+    let configuration = configuration.to_str().expect("a path in UTF-8");
+    serve(First::Client);
     let cores = thread::available_parallelism().map_or(1, usize::from).min(2);
     for (cores, stack) in (1..=cores).flat_map(|cores| OWN_OR_NONE.map(|stack| (cores, stack))) {
         let place = Place::new("epwget", stack);
@@ -172,5 +188,116 @@ fn perf_client_sends_to_linux() {
         // The mark is not counted.
         let sent = format!("Total bytes sent: {}\n", got - 1);
         assert!(text.contains(&sent), "{got} bytes arrived: {text}");
+    }
+}
+
+/// Builds one of mTCP's ports as the document says, with the library of this build.
+fn port(place: &Place, root: &Path, name: &str) -> PathBuf {
+    let test = env::current_exe().expect("the test knows its path");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mtcp/ports.sh");
+    let built = Command::new(script)
+        .args([root, &place.0, Path::new(name)])
+        .env("MEGAPIPE_MTCP_LIBRARY", test.with_file_name("libmegapipe_mtcp.a"))
+        .output()
+        .expect("the script runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    place.0.join(name)
+}
+
+/// Asks for a file over an open connection, and compares it.
+fn fetch(stream: &mut TcpStream, name: &str, body: &[u8]) {
+    write!(stream, "GET /{name} HTTP/1.1\r\nHost: {STACK}\r\n\r\n").expect("written");
+    let mut header = Vec::new();
+    while !header.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a header");
+        header.push(byte[0]);
+    }
+    let header = String::from_utf8(header).expect("text");
+    let length = format!("Content-Length: {}\r\n", body.len());
+    assert!(header.starts_with("HTTP/1.1 200 OK\r\n") && header.contains(&length), "{header}");
+    let mut got = vec![0; body.len()];
+    stream.read_exact(&mut got).expect("a body");
+    assert!(got == body, "/{name} came changed");
+}
+
+#[test]
+fn lighttpd_serves_linux() {
+    let test = "published::lighttpd_serves_linux";
+    let Some(root) = checkout(test) else { return };
+    if !netns::enter(test, BUILT) {
+        return;
+    }
+    let files = [("file", pattern(1 << 10, 1)), ("large", pattern(1 << 20, 2))];
+    let built = Place::new("lighttpd", "own");
+    let program = port(&built, &root, "lighttpd");
+    for (contexts, stack) in
+        [1, 2].into_iter().flat_map(|contexts| OWN_OR_NONE.map(|stack| (contexts, stack)))
+    {
+        let place = Place::new(&format!("lighttpd-{contexts}"), stack);
+        fs::copy(root.join("apps/lighttpd-1.4.32/src/mtcp.conf"), place.0.join("mtcp.conf")).expect("a copy");
+        for (name, body) in &files {
+            fs::write(place.0.join(name), body).expect("a file");
+        }
+        let folder = place.0.display();
+        let configuration = format!(
+            "server.document-root = \"{folder}\"\nserver.errorlog = \"{folder}/errors\"\n\
+             server.bind = \"{STACK}\"\nserver.port = 80\nserver.listen-backlog = 256\n\
+             server.max-connections = 1000\n\
+             server.event-handler = \"mtcp-epoll\"\nserver.network-backend = \"mtcp_writev\"\n"
+        );
+        fs::write(place.0.join("lighttpd.conf"), configuration).expect("a file");
+        let server = place.start(&program, &["-D", "-n", &contexts.to_string(), "-f", "lighttpd.conf"]);
+        let deadline = Instant::now() + BOUND;
+        let started = || {
+            let errors = fs::read_to_string(place.0.join("errors")).unwrap_or_default();
+            errors.matches("server started").count()
+        };
+        while started() < contexts {
+            assert!(Instant::now() < deadline, "no server of {contexts} contexts");
+            thread::sleep(Duration::from_millis(10));
+        }
+
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let mut stream = listening();
+                        stream.set_read_timeout(Some(BOUND)).expect("a timeout");
+                        files.iter().for_each(|(name, body)| fetch(&mut stream, name, body));
+                    }
+                });
+            }
+        });
+        wrk("100");
+        drop(server);
+        let errors = fs::read_to_string(place.0.join("errors")).expect("a log");
+        assert_eq!(errors.lines().count(), contexts, "{errors}");
+    }
+}
+
+#[test]
+fn ab_asks_linux() {
+    let test = "published::ab_asks_linux";
+    let Some(root) = checkout(test) else { return };
+    if !netns::enter(test, BUILT) {
+        return;
+    }
+    serve(First::Server);
+    let built = Place::new("ab", "own");
+    let program = port(&built, &root, "ab");
+    for stack in OWN_OR_NONE {
+        let place = Place::new("ab-once", stack);
+        fs::create_dir(place.0.join("config")).expect("a directory");
+        let configuration = root.join("apps/apache_benchmark/support/config/mtcp.conf");
+        fs::copy(configuration, place.0.join("config/mtcp.conf")).expect("a copy");
+        let url = format!("http://{LINUX}/file");
+        let text = place.start(&program, &["-N", "1", "-c", "50", "-n", "2000", &url]).output();
+        for (what, count) in [("Complete requests", 2000), ("Failed requests", 0), ("Write errors", 0)] {
+            let line = text.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+            assert_eq!(line.map(str::trim), Some(count.to_string().as_str()), "{what}: {text}");
+        }
+        assert!(text.contains(&format!("Document Length:        {SIZE} bytes")), "{text}");
+        assert!(!text.contains("Non-2xx"), "{text}");
     }
 }
