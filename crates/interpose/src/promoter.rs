@@ -79,6 +79,8 @@ struct Promoter {
     unmatched_reason: Reason,
     /// Connections that are not offered, because of that.
     skip_offers: u32,
+    /// The offer that is about to be refused because the peer's program declines.
+    declined: Option<Token>,
     /// Until then the answer to a withdrawn offer may arrive.
     reads_until: Instant,
     /// Why there is no monitor, while there is none.
@@ -330,6 +332,7 @@ impl Promoter {
             unmatched: 0,
             unmatched_reason: Reason::NoPeer,
             skip_offers: 0,
+            declined: None,
         }
     }
 
@@ -464,7 +467,10 @@ impl Promoter {
                         stats::stays_on_tcp(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
                     }
                 }
-                Ok(Some(Answer::Declined { reason, .. })) => stats::note_declined(reason),
+                Ok(Some(Answer::Declined { token, reason })) => {
+                    stats::note_declined(reason);
+                    self.declined = Some(token);
+                }
                 Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
                 Ok(None) => {
                     let unsent = client.has_unsent();
@@ -504,7 +510,10 @@ impl Promoter {
     fn refused(&mut self, token: Token, reason: Reason) {
         let Some(socket) = offered(token) else { return };
         stats::stays_on_tcp(socket, reason);
+        let declined = self.declined.take() == Some(token);
         match reason {
+            // The peer's program will not offer it later, either.
+            Reason::NoPeer if declined => drop(answered(socket, State::Kernel)),
             // Too many offers at once, or the monitor is ending: a later offer may succeed.
             Reason::Rate | Reason::NoMonitor => {
                 check_later(socket);

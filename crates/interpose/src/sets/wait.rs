@@ -20,6 +20,9 @@ use crate::waiter::soonest;
 /// Sleeps of a set without bytes after which a socket is no longer polled.
 const COOLING: u8 = 16;
 
+/// An end of stream, beside EPOLLIN.
+const HANG_UP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32;
+
 /// Events that the kernel adds to each interest (epoll_ctl(2)).
 const IMPLICIT: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
@@ -42,6 +45,8 @@ pub(super) struct Found {
     place: usize,
     number: u32,
     event: epoll_event,
+    /// The kernel reported it, with the peer's end of stream.
+    ends: bool,
 }
 
 /// Not inlined: a sort takes half a KiB of stack, and handlers wait on small ones.
@@ -251,7 +256,7 @@ impl Inner {
                 reported.copy_within(at + 1.., at);
                 kernel_events -= 1;
             }
-            self.found.push(Found { since: 0, published: None, place, number, event });
+            self.found.push(Found { since: 0, published: None, place, number, event, ends: false });
             events[place + kernel_events] = event;
         }
         let count = self.found.len() + kernel_events;
@@ -288,7 +293,11 @@ impl Inner {
             // The kernel's event may have been merged into it since.
             found.event = events[found.place];
         }
-        sort(&mut self.found, |found| (found.since, found.published, found.place));
+        // Of more than are looked up, ends come last, behind the bytes of the same peer.
+        let all = self.found.len() <= ORDERED;
+        sort(&mut self.found, |found| {
+            (found.ends && !all, found.published.is_none(), found.since, found.published, found.place)
+        });
         for (place, found) in self.found.iter_mut().enumerate() {
             found.place = place;
             events[place] = found.event;
@@ -330,8 +339,16 @@ impl Inner {
                 events[before].events |= is;
             } else if is != 0 {
                 let event = epoll_event { events: is, u64: data };
-                if let Some(number) = promoted.filter(|number| self.peer_finished(*number)) {
-                    self.finished.push(Found { since: 0, published: None, place: kept, number, event });
+                let ends = is & (IN_TOO | HANG_UP) != 0 && !self.ambiguous;
+                if let Some(number) = promoted.filter(|number| ends && self.peer_finished(*number)) {
+                    self.finished.push(Found {
+                        since: 0,
+                        published: None,
+                        place: kept,
+                        number,
+                        event,
+                        ends: true,
+                    });
                 }
                 events[kept] = event;
                 kept += 1;

@@ -1,9 +1,9 @@
 /* As epoll_order.c, with connections that their peer closes among those that it writes to: ends, of which the kernel tells,
- * have their place among bytes that it knows nothing of. */
+ * have their place among bytes that it knows nothing of. Of more than are put in order, ends come behind bytes. */
 #include "transcript.h"
 #include <sched.h>
 
-enum { COUNT = 4, ROUNDS = 24, ANSWERED = 'a' };
+enum { FEW = 4, MANY = 10, ROUNDS = 24, ANSWERED = 'a' };
 
 static unsigned next(unsigned *seed)
 {
@@ -13,34 +13,34 @@ static unsigned next(unsigned *seed)
 
 /* Connects, and reports whose bytes and ends came, and where a wait ended, until all have ended. What comes by the pipe stops
  * this process before it waits again. */
-static void takes(struct sockaddr_in at, unsigned how, int stops, int reports)
+static void takes(struct sockaddr_in at, int count, unsigned how, int stops, int reports)
 {
-    int set = NEED(epoll_create1(0)), fds[COUNT], left = COUNT;
-    NEED(add(set, stops, EPOLLIN, COUNT));
-    for (int which = 0; which < COUNT; which++) {
+    int set = NEED(epoll_create1(0)), fds[MANY], left = count;
+    NEED(add(set, stops, EPOLLIN, count));
+    for (int which = 0; which < count; which++) {
         fds[which] = NEED(socket(AF_INET, SOCK_STREAM, 0));
         NEED(connect(fds[which], (struct sockaddr *)&at, sizeof at));
         NEED(add(set, fds[which], EPOLLIN | how, which));
     }
     while (left > 0) {
-        struct epoll_event events[COUNT + 1];
+        struct epoll_event events[MANY + 1];
         bool reported = false, stop = false;
-        int ready = NEED(epoll_wait(set, events, COUNT + 1, -1));
+        int ready = NEED(epoll_wait(set, events, count + 1, -1));
         for (int place = 0; place < ready; place++) {
             int which = events[place].data.u64;
             char byte;
-            if (which == COUNT) {
+            if (which == count) {
                 stop = NEED(read(stops, &byte, 1)) > 0;
                 continue;
             }
-            ssize_t count = NEED(recv(fds[which], &byte, 1, 0));
-            if (count > 0 && byte == ANSWERED) {
+            ssize_t length = NEED(recv(fds[which], &byte, 1, 0));
+            if (length > 0 && byte == ANSWERED) {
                 send_all(fds[which], &byte, 1);
                 continue;
             }
             reported = true;
-            NEED(write(reports, &(char){(count > 0 ? '0' : 'a') + which}, 1));
-            if (count == 0) {
+            NEED(write(reports, &(char){(length > 0 ? '0' : 'a') + which}, 1));
+            if (length == 0) {
                 left--;
                 close(fds[which]);
             }
@@ -53,38 +53,46 @@ static void takes(struct sockaddr_in at, unsigned how, int stops, int reports)
     _exit(0);
 }
 
-/* One wait, behind bytes and ends in an order of chance. */
-static void converse(unsigned how, unsigned *seed)
+/* One wait, behind bytes and ends in an order of chance, or behind bytes and then so many ends. */
+static void converse(int count, int last, unsigned how, unsigned *seed)
 {
     struct sockaddr_in at;
-    int listener = listening(&at), fds[COUNT], stops[2], reports[2], order[COUNT];
+    int listener = listening(&at), fds[MANY], stops[2], reports[2], order[MANY];
     NEED(pipe(stops));
     NEED(pipe(reports));
     pid_t child = NEED(fork());
     if (child == 0)
-        takes(at, how, stops[0], reports[1]);
-    for (int which = 0; which < COUNT; which++) {
+        takes(at, count, how, stops[0], reports[1]);
+    for (int which = 0; which < count; which++) {
         int on = 1;
         fds[which] = NEED(accept(listener, NULL, NULL));
         NEED(setsockopt(fds[which], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
     }
     close(listener);
-    for (int which = 0; which < COUNT; which++) {
+    for (int which = 0; which < count; which++) {
         char answer;
         warm_far(fds[which], ANSWERED, &answer, sizeof answer);
         order[which] = which;
     }
+    /* All are in use again: the first have been quiet for the time of the last. */
+    for (int round = 0; round < 3; round++) {
+        char answer;
+        for (int which = 0; which < count; which++)
+            send_all(fds[which], &(char){ANSWERED}, 1);
+        for (int which = 0; which < count; which++)
+            take_all(fds[which], &answer, 1);
+    }
     NEED(write(stops[1], "s", 1));
     wait_until(child, 'T');
-    for (int which = COUNT - 1; which > 0; which--) {
+    for (int which = count - 1; which > 0; which--) {
         int other = next(seed) % (which + 1), here = order[which];
         order[which] = order[other];
         order[other] = here;
     }
-    char line[COUNT + 1];
-    for (int which = 0; which < COUNT; which++) {
+    char line[MANY + 1];
+    for (int which = 0; which < count; which++) {
         int fd = fds[order[which]];
-        bool ends = next(seed) % 2;
+        bool ends = last ? which >= count - last : next(seed) % 2;
         line[which] = (ends ? 'a' : '0') + order[which];
         if (ends)
             close(fd);
@@ -92,13 +100,13 @@ static void converse(unsigned how, unsigned *seed)
             send_all(fd, "x", 1);
         fds[order[which]] = ends ? -1 : fd;
     }
-    line[COUNT] = ':';
+    line[count] = ':';
     NEED(kill(child, SIGCONT));
-    char reported[COUNT + 1];
-    for (int which = 0; which <= COUNT; which++)
+    char reported[MANY + 1];
+    for (int which = 0; which <= count; which++)
         NEED(read(reports[0], &reported[which], 1));
-    say("%s %.*s %.*s", how ? "edges" : "levels", COUNT + 1, line, COUNT + 1, reported);
-    for (int which = 0; which < COUNT; which++)
+    say("%s %.*s %.*s", how ? "edges" : "levels", count + 1, line, count + 1, reported);
+    for (int which = 0; which < count; which++)
         if (fds[which] >= 0)
             close(fds[which]);
     status_of(child);
@@ -117,6 +125,10 @@ int main(void)
     sched_setaffinity(0, sizeof one, &one);
     unsigned seed = 5;
     for (int round = 0; round < ROUNDS; round++)
-        converse(round % 2 ? EPOLLET : 0, &seed);
+        converse(FEW, 0, round % 2 ? EPOLLET : 0, &seed);
+    for (int round = 0; round < 4; round++) {
+        converse(MANY - 1, 1, round % 2 ? EPOLLET : 0, &seed);
+        converse(MANY - 2, 1, round % 2 ? EPOLLET : 0, &seed);
+    }
     return 0;
 }
