@@ -1,38 +1,55 @@
 //! Endpoints whose programs will not offer them: an offer of the peer is refused with their reason.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
 
 use promote::Reason;
 use sys::tcp::End;
 
 use crate::offers::Place;
+use crate::verify::{Verified, Verifier};
 
-/// Both endpoints of a connection count the same messages, so the peer's offer is near.
-const KEPT_FOR: Duration = Duration::from_secs(10);
+/// The oldest goes for a newer one.
 const MOST: usize = 4096;
 
 /// The last of them.
 #[derive(Default)]
 pub(crate) struct Declined {
-    reasons: HashMap<Place, Reason>,
-    order: VecDeque<(Instant, Place)>,
+    reasons: HashMap<Place, (Verified, Reason)>,
+    order: VecDeque<Place>,
 }
 
 impl Declined {
-    pub(crate) fn keep(&mut self, end: &End, reason: Reason, now: Instant) {
-        let is_due = |at: &Instant| now >= *at + KEPT_FOR;
-        while self.order.len() >= MOST || self.order.front().is_some_and(|(at, _)| is_due(at)) {
-            self.order.pop_front().map(|(_, place)| self.reasons.remove(&place));
+    /// An endpoint of another network namespace is not kept: it holds a descriptor.
+    pub(crate) fn keep(&mut self, verified: Verified, reason: Reason) {
+        if verified.is_kept() {
+            return;
         }
-        let place = Place::of(end);
-        if self.reasons.insert(place, reason).is_none() {
-            self.order.push_back((now, place));
+        let place = Place::of(&verified.end);
+        if self.reasons.insert(place, (verified, reason)).is_none() {
+            self.order.push_back(place);
+        }
+        if self.order.len() > MOST {
+            self.order.pop_front().map(|oldest| self.reasons.remove(&oldest));
         }
     }
 
-    /// Why the peer of an endpoint is not offered.
-    pub(crate) fn of_peer(&self, end: &End) -> Option<Reason> {
-        self.reasons.get(&Place::of(end).mirrored()).copied()
+    /// The endpoint is offered after all.
+    pub(crate) fn forget(&mut self, end: &End) {
+        let place = Place::of(end);
+        if self.reasons.remove(&place).is_some() {
+            self.order.retain(|other| *other != place);
+        }
+    }
+
+    /// Why the peer of an endpoint is not offered; asks the kernel whether the declined socket still is that peer.
+    pub(crate) fn of_peer(&mut self, end: &End, verifier: &mut Verifier) -> Option<Reason> {
+        let place = Place::of(end).mirrored();
+        let (verified, reason) = self.reasons.get(&place)?;
+        let (is_still, reason) = (verifier.is_still(verified), *reason);
+        if !is_still {
+            let gone = verified.end;
+            self.forget(&gone);
+        }
+        is_still.then_some(reason)
     }
 }

@@ -191,11 +191,14 @@ impl Meeting {
                 Ok(())
             }
             (ClientMessage::Decline { reason }, Some(descriptor)) => {
+                if Reason::OF_MONITOR.contains(&reason) {
+                    return Err("a reason that monitors give");
+                }
                 let limits = &self.policy.limits;
                 if client.bucket.take(limits.offers_per_second, limits.offers_burst, now)
                     && let Ok(verified) = self.verifier.examine(descriptor).0
                 {
-                    self.declined.keep(&verified.end, reason, now);
+                    self.declined.keep(verified, reason);
                 }
                 Ok(())
             }
@@ -315,6 +318,7 @@ impl Meeting {
         if self.promoted.contains_key(&verified.end.cookie) {
             return Err(Reason::ClosedEarly);
         }
+        self.declined.forget(&verified.end);
         let earlier = self.offers.same(&verified.end);
         if earlier.is_some_and(|earlier| self.verifier.is_still(&earlier.verified)) {
             // Another holder of the same end was faster.
@@ -565,7 +569,8 @@ impl Meeting {
             // Where the policy lets the two share, only the peer's offer is missing.
             let reason = obstacle.map_or(Reason::NoPeer, |(_, reason)| reason);
             let user = obstacle.filter(|_| reason == Reason::OtherUser).map(|(user, _)| user);
-            let declined = self.declined.of_peer(&end).filter(|_| reason == Reason::NoPeer);
+            let may_be_declined = reason == Reason::NoPeer;
+            let declined = may_be_declined.then(|| self.declined.of_peer(&end, &mut self.verifier)).flatten();
             match due {
                 // Its mirror would be refused with it, or does not come.
                 Due::Alone(_) if reason == Reason::Policy || declined.is_some() => {

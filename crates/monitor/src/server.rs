@@ -354,6 +354,7 @@ impl Monitor {
             let asked = matches!(decoded, Ok(ClientMessage::Query { .. } | ClientMessage::AskPolicy { .. }));
             let outcome = match decoded {
                 Ok(ClientMessage::Offer { token }) if lost => self.meeting.hear_lost(id, token, now),
+                Ok(ClientMessage::Decline { .. }) if lost => Ok(()),
                 Ok(_) if received.truncated || second.is_some() => Err("too many descriptors"),
                 Ok(message) => self.meeting.hear(id, message, descriptor, now),
                 Err(error) => {

@@ -86,6 +86,43 @@ fn why_the_other_end_is_declined() {
     running.end();
 }
 
+/// What was declined is no reason any more once its end is offered, or is another connection's.
+#[test]
+fn a_decline_ends_with_its_connection() {
+    let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
+    drop(first);
+    let mut a = running.client_with_doorbells("a");
+    let mut b = running.client_with_doorbells("b");
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    assert!(b.decline(Reason::IoUring, far.as_fd()));
+    offer(&mut b, 1, &far);
+    offer(&mut a, 1, &near);
+    assert_eq!(granted(&mut a).token, token(1));
+    assert_eq!(granted(&mut b).token, token(1));
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let from = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let connect = || {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&from.into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        (TcpStream::from(socket), listener.accept().unwrap().0)
+    };
+    let (near, far) = connect();
+    assert!(b.decline(Reason::IoUring, far.as_fd()));
+    // Behind this answer the monitor has read the decline.
+    offer(&mut b, 2, &connection("127.0.0.1", "127.0.0.1").0);
+    refused(&mut b);
+    socket2::SockRef::from(&far).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop((far, near));
+    let (near, _far) = connect();
+    offer(&mut a, 3, &near);
+    assert_eq!(refused(&mut a), (token(3), Reason::NoPeer), "no word of the earlier connection");
+    drop((a, b));
+    running.end();
+}
+
 /// The policy decides the word: where it lets the two users share, only the other offer is missing.
 #[test]
 fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
