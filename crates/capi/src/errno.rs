@@ -137,6 +137,7 @@ impl From<PartitionError> for Errno {
         match error {
             PartitionError::NotTcp => Errno(libc::EOPNOTSUPP),
             PartitionError::NotBound => Errno(libc::EDESTADDRREQ),
+            PartitionError::InUse => Errno(libc::EADDRINUSE),
             PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => Errno(libc::E2BIG),
             PartitionError::Io(error) => error.into(),
         }

@@ -183,10 +183,13 @@ impl Channel {
     /// own all members of a listener whose masks matter. A process that dies takes the connections
     /// in its accept queues with it; with io_uring its listeners may live some milliseconds longer.
     ///
-    /// `listener` is a bound TCP socket, which gets SO_REUSEPORT if it has none; the process has to
-    /// run as the user who made it. It stays the caller's; it need not listen, and must stay open only until all channels joined. If it
-    /// listens already, the first channel shares it. When that channel has left, the socket goes
-    /// on listening for the caller, as one with an empty mask, until the caller closes it.
+    /// `listener` is a bound TCP socket of this process' user. It gets SO_REUSEPORT, if it has none, and
+    /// keeps it: another server of the user could then be bound there, too. If it listened without, a
+    /// SYN that comes at that moment may be dropped, and is sent again after a second; if connections
+    /// were accepted without, it has to have SO_REUSEADDR. It stays the caller's; it need not listen,
+    /// and must stay open only until all channels joined. If it listens already, the first channel
+    /// shares it. When that channel has left, the socket goes on listening for the caller, as one with
+    /// an empty mask, until the caller closes it.
     ///
     /// # Errors
     ///

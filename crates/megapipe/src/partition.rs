@@ -60,6 +60,12 @@ pub enum PartitionError {
     /// The socket has no address yet.
     #[error("the socket is not bound; bind it first")]
     NotBound,
+    /// Another user made the socket, or it has connections that were accepted before it had SO_REUSEPORT.
+    #[error(
+        "the address is in use by a socket of another user, or by connections that were accepted before the listener had \
+         SO_REUSEPORT; set SO_REUSEPORT or SO_REUSEADDR before bind"
+    )]
+    InUse,
     /// The masks need a longer program than the kernel takes.
     #[error(
         "the cpu masks need {instructions} instructions, and the kernel takes 4096; use fewer or simpler masks"
@@ -92,6 +98,7 @@ impl From<PartitionError> for io::Error {
             PartitionError::NotTcp | PartitionError::NotBound => {
                 io::Error::new(io::ErrorKind::InvalidInput, error)
             }
+            PartitionError::InUse => io::Error::new(io::ErrorKind::AddrInUse, error),
             PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => {
                 io::Error::new(io::ErrorKind::OutOfMemory, error)
             }
@@ -157,7 +164,15 @@ impl Member {
             groups.remove(&key);
         }
         let group = groups.entry(key.clone()).or_insert_with(Group::new);
+        // The kernel compares the flags of now when another socket is bound (`inet_csk_bind_conflict`).
+        let late = !given.reuse_port()?;
+        if late {
+            given.set_reuse_port(true)?;
+        }
         let result = open_member(group, listener, &given, &address, mask);
+        if late && result.is_err() {
+            let _ = given.set_reuse_port(false);
+        }
         let steering = group.steering.clone();
         if group.is_deserted() {
             groups.remove(&key);
@@ -288,36 +303,36 @@ fn check(given: &SockRef<'_>) -> Result<SockAddr, PartitionError> {
     if internet.port() == 0 {
         return Err(PartitionError::NotBound);
     }
-    if !given.reuse_port()? {
-        // The kernel compares the flags of now when another socket is bound (`inet_csk_bind_conflict`).
-        given.set_reuse_port(true)?;
-        if given.is_listener()? {
-            bring_into_a_group(given, &address)?;
-        }
-    }
     Ok(address)
 }
 
 /// A socket that listened before it had SO_REUSEPORT gets a group when the next one on its address listens
 /// (`reuseport_add_sock`), which is one that drops the SYNs it may be given: their clients send them again.
-fn bring_into_a_group(given: &SockRef<'_>, address: &SockAddr) -> io::Result<()> {
+fn bring_into_a_group(given: &SockRef<'_>, address: &SockAddr) -> Result<(), PartitionError> {
     const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let next = sibling(given, address)?;
+    let next = bound_beside(given, address)?;
     next.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
-    next.bind(address)?;
-    next.listen(1)
+    Ok(next.listen(1)?)
 }
 
-/// A socket for the address of another one.
-fn sibling(given: &SockRef<'_>, address: &SockAddr) -> io::Result<Socket> {
+/// Another socket on the address of a given one, and of its group.
+fn bound_beside(given: &SockRef<'_>, address: &SockAddr) -> Result<Socket, PartitionError> {
     let socket = Socket::new(address.domain(), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
     socket.set_reuse_port(true)?;
     socket.set_reuse_address(given.reuse_address()?)?;
     socket.set_tcp_nodelay(given.tcp_nodelay()?)?;
+    if let Some(device) = given.device()? {
+        socket.bind_device(Some(&device))?;
+    }
     if address.is_ipv6() {
         socket.set_only_v6(given.only_v6()?)?;
+    } else {
+        socket.set_freebind_v4(given.freebind_v4()?)?;
     }
-    Ok(socket)
+    match socket.bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(PartitionError::InUse),
+        bound => bound.map(|()| socket).map_err(PartitionError::from),
+    }
 }
 
 /// Address and network namespace: the same address in two namespaces is two listeners.
@@ -339,15 +354,30 @@ fn open_member(
     let fd = if shared {
         listener.try_clone_to_owned()?
     } else {
-        let socket = sibling(given, address)?;
-        socket.bind(address)?;
+        let socket = bound_beside(given, address)?;
         socket.listen(BACKLOG)?;
         OwnedFd::from(socket)
     };
-    let number = listener.as_raw_fd();
-    let given = match shared {
-        true => Some(Given { number, cookie: sys::socket::cookie_of_number(number)? }),
-        false => None,
+    let seat = match enter(group, &fd, shared.then_some(listener), mask) {
+        Err(PartitionError::Io(error)) if shared && error.raw_os_error() == Some(libc::EINVAL) => {
+            bring_into_a_group(given, address)?;
+            enter(group, &fd, Some(listener), mask)?
+        }
+        result => result?,
+    };
+    Ok((fd, seat))
+}
+
+/// Makes a listening socket the group's next member. `given`: it is the caller's.
+fn enter(
+    group: &mut Group,
+    fd: &OwnedFd,
+    given: Option<BorrowedFd<'_>>,
+    mask: &CpuSet,
+) -> Result<Arc<Seat>, PartitionError> {
+    let given = match given.map(|given| given.as_raw_fd()) {
+        Some(number) => Some(Given { number, cookie: sys::socket::cookie_of_number(number)? }),
+        None => None,
     };
     let kept = fd.try_clone()?;
     let slot = match &group.steering {
@@ -371,7 +401,7 @@ fn open_member(
         group.members.pop();
         return Err(error);
     }
-    Ok((fd, seat))
+    Ok(seat)
 }
 
 #[cfg(test)]
@@ -389,6 +419,36 @@ mod tests {
         let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
         assert!(matches!(refused, Err(PartitionError::NotBound)));
+    }
+
+    fn listening(socket: &Socket) -> std::net::SocketAddr {
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(8).unwrap();
+        socket.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    #[test]
+    fn a_listener_gets_its_flag_late_or_keeps_none() {
+        let new = || Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let socket = new();
+        let address = listening(&socket);
+        let client = std::net::TcpStream::connect(address).unwrap();
+        let (accepted, _) = socket.accept().unwrap();
+        for _ in 0..2 {
+            let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
+            assert!(matches!(refused, Err(PartitionError::InUse)), "{:?}", refused.err());
+            assert!(!socket.reuse_port().unwrap(), "it is as it was");
+        }
+        accepted.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        drop((accepted, client));
+        let first = Member::join(socket.as_fd(), &CpuSet::of(0)).unwrap();
+        let second = Member::join(socket.as_fd(), &CpuSet::of(1)).unwrap();
+        drop((first, second));
+        // One that got its flag by its owner, but too late for a group.
+        let socket = new();
+        listening(&socket);
+        socket.set_reuse_port(true).unwrap();
+        drop(Member::join(socket.as_fd(), &CpuSet::of(0)).unwrap());
     }
 
     #[test]
