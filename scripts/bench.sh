@@ -10,10 +10,9 @@ BUILT=${CARGO_TARGET_DIR:-target}/release
 MEGAPIPE=$BUILT/megapipe
 BENCH=$BUILT/megapipe-bench
 OUT=${1:-${CARGO_TARGET_DIR:-target}/bench}
-ROUNDS=${ROUNDS:-5}
-SECONDS_EACH=${SECONDS_EACH:-2}
+export ROUNDS=${ROUNDS:-5}
+export SECONDS_EACH=${SECONDS_EACH:-2}
 PAIR_SECONDS=${PAIR_SECONDS:-1} # of one measurement between two processes, of which there are more
-CORES=$(nproc)
 
 if [ ! -x "$MEGAPIPE" ]; then
     printf 'no %s: run make build first\n' "$MEGAPIPE" >&2
@@ -39,23 +38,11 @@ measure() {
     record "$name" rpc --seconds "$SECONDS_EACH" "$@"
 }
 
-measure transactions --transactions 1,2,4,8,16,32,64,128
-measure sizes --transactions 10 --sizes 64,256,1024,4096,16384
+scripts/figure1.sh "$OUT" || failed+=(figure1)
 measure connections --transactions 128 --connections 1,8,64,256,1024
 # Latency at half of what the better epoll server can do, the same rate for every server.
 measure latency --transactions 1,10,128 --rate half
 measure latency-connections --transactions 128 --connections 1,8,64 --rate half
-
-# Server cores 1, 2, 4, ... as far as half of the machine goes; the rest is the client's.
-cores=()
-for ((count = 1; count <= CORES / 2; count *= 2)); do
-    cores+=(--server-cpus "0-$((count - 1))")
-done
-if [ "$CORES" -ge 4 ]; then
-    measure cores --transactions 10 "${cores[@]}" --client-cpus "$((CORES / 2))-$((CORES - 1))"
-else
-    printf '\ncores: skipped, %s CPUs are too few to compare numbers of server cores\n' "$CORES"
-fi
 
 # Two processes of this host.
 record pingpong pingpong --seconds "$PAIR_SECONDS"
