@@ -255,8 +255,9 @@ fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
 /// `None`, too, if this user may not take copies of its descriptors (pidfd_getfd(2)), which are taken of SOCK_SEQPACKET
 /// sockets alone, one after another until one leads to a monitor.
 fn monitor_of(pid: u32) -> Option<PathBuf> {
-    let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
-    let packets: HashSet<u64> = sockets.lines().filter_map(packet_socket).collect();
+    // Another program's path may be no UTF-8.
+    let sockets = fs::read(format!("/proc/{pid}/net/unix")).ok()?;
+    let packets: HashSet<u64> = String::from_utf8_lossy(&sockets).lines().filter_map(packet_socket).collect();
     let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
     programs::sockets(pid).filter(|(_, inode)| packets.contains(inode)).find_map(|(number, _)| {
         let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;

@@ -1,7 +1,9 @@
 //! `megapipe doctor PROGRAM|PID`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -334,6 +336,7 @@ int main(void) {
             "SKIPPED a_monitor_is_found_of_a_program_that_overwrote_its_environment: no C compiler"
         );
     }
+    let _odd = std::os::unix::net::UnixListener::bind(place.0.join(OsStr::from_bytes(b"\xff"))).unwrap();
     // Another one than this user's programs reach by default.
     let socket = place.0.join("another");
     let _monitor = start_monitor(PROGRAM.as_ref(), &socket);
