@@ -57,7 +57,6 @@ fn whose_the_other_end_is() {
 #[test]
 fn why_the_other_end_is_declined() {
     let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
-    drop(first);
     let mut a = running.client_with_doorbells("a");
     let mut b = running.client_with_doorbells("b");
     for comes_first in [true, false] {
@@ -82,7 +81,7 @@ fn why_the_other_end_is_declined() {
         offer(&mut a, 3, &near);
         assert_eq!(refused(&mut a), (token(3), Reason::NoPeer));
     }
-    drop((a, b));
+    drop((first, a, b));
     running.end();
 }
 
@@ -90,7 +89,6 @@ fn why_the_other_end_is_declined() {
 #[test]
 fn a_decline_ends_with_its_connection() {
     let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
-    drop(first);
     let mut a = running.client_with_doorbells("a");
     let mut b = running.client_with_doorbells("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -119,7 +117,7 @@ fn a_decline_ends_with_its_connection() {
     let (near, _far) = connect();
     offer(&mut a, 3, &near);
     assert_eq!(refused(&mut a), (token(3), Reason::NoPeer), "no word of the earlier connection");
-    drop((a, b));
+    drop((first, a, b));
     running.end();
 }
 
