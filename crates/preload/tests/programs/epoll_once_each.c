@@ -1,7 +1,6 @@
 /* Bytes on two connections, and the end of one of them: a wait has one event of each, in the order in which their peers
  * wrote, whether it asks at once or sleeps. What the kernel tells of a connection and what its doorbell does are one event. */
 #include "transcript.h"
-#include <sched.h>
 
 enum { TURNS = 4, SLEEPS = 40 };
 
@@ -52,10 +51,7 @@ static void try(const char *how, int timeout, int first, bool ends)
 int main(void)
 {
     /* Bytes that are sent on one CPU arrive in their order. */
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    sched_setaffinity(0, sizeof one, &one);
+    stay_on_one_cpu();
     for (int first = 0; first < 2; first++) {
         try("at once", 0, first, false);
         try("at once, ended", 0, first, true);

@@ -1,15 +1,8 @@
 /* One peer writes to several connections while the process that has them in its epoll set is stopped: a wait reports them in the
  * order in which it wrote, level-triggered and by edges, also those behind which it wrote more. */
 #include "transcript.h"
-#include <sched.h>
 
 enum { COUNT = 8, ROUNDS = 60 };
-
-static unsigned next(unsigned *seed)
-{
-    *seed = *seed * 1664525 + 1013904223;
-    return *seed >> 16;
-}
 
 struct answer {
     /* How many came before it, and how many waits were interrupted. */
@@ -67,14 +60,10 @@ static void converse(unsigned how)
     /* A round counts if the process was stopped in a wait: one that ends of itself at that moment may have looked before. */
     long end = milliseconds() + PATIENCE_MS;
     for (int round = 0; judged < ROUNDS && milliseconds() < end; round++) {
-        int order[COUNT], count = 2 + next(&seed) % (COUNT - 1);
+        int order[COUNT], count = 2 + next_random(&seed) % (COUNT - 1);
         for (int which = 0; which < COUNT; which++)
             order[which] = which;
-        for (int which = COUNT - 1; which > 0; which--) {
-            int other = next(&seed) % (which + 1), here = order[which];
-            order[which] = order[other];
-            order[other] = here;
-        }
+        shuffle(order, COUNT, &seed);
         wait_until(child, 'S');
         NEED(kill(child, SIGSTOP));
         wait_until(child, 'T');
@@ -104,10 +93,7 @@ static void converse(unsigned how)
 int main(void)
 {
     /* Bytes that are sent on one CPU arrive in their order. */
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    sched_setaffinity(0, sizeof one, &one);
+    stay_on_one_cpu();
     converse(0);
     converse(EPOLLET);
     return 0;

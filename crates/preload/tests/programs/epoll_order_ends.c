@@ -1,15 +1,8 @@
 /* As epoll_order.c, with connections that their peer closes among those that it writes to: ends, of which the kernel tells,
  * have their place among bytes that it knows nothing of. Of more than are put in order, ends come behind bytes. */
 #include "transcript.h"
-#include <sched.h>
 
 enum { FEW = 4, MANY = 10, ROUNDS = 24, ANSWERED = 'a' };
-
-static unsigned next(unsigned *seed)
-{
-    *seed = *seed * 1664525 + 1013904223;
-    return *seed >> 16;
-}
 
 /* Connects, and reports whose bytes and ends came, and where a wait ended, until all have ended. What comes by the pipe stops
  * this process before it waits again. */
@@ -84,15 +77,11 @@ static void converse(int count, int last, unsigned how, unsigned *seed)
     }
     NEED(write(stops[1], "s", 1));
     wait_until(child, 'T');
-    for (int which = count - 1; which > 0; which--) {
-        int other = next(seed) % (which + 1), here = order[which];
-        order[which] = order[other];
-        order[other] = here;
-    }
+    shuffle(order, count, seed);
     char line[MANY + 1];
     for (int which = 0; which < count; which++) {
         int fd = fds[order[which]];
-        bool ends = last ? which >= count - last : next(seed) % 2;
+        bool ends = last ? which >= count - last : next_random(seed) % 2;
         line[which] = (ends ? 'a' : '0') + order[which];
         if (ends)
             close(fd);
@@ -119,10 +108,7 @@ static void converse(int count, int last, unsigned how, unsigned *seed)
 int main(void)
 {
     /* Bytes that are sent on one CPU arrive in their order. */
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    sched_setaffinity(0, sizeof one, &one);
+    stay_on_one_cpu();
     unsigned seed = 5;
     for (int round = 0; round < ROUNDS; round++)
         converse(FEW, 0, round % 2 ? EPOLLET : 0, &seed);

@@ -1,15 +1,8 @@
 /* As epoll_order.c, with a peer that gets no answers, and whose bytes are read one by one: connections with bytes left are
  * reported before those that got theirs later. */
 #include "transcript.h"
-#include <sched.h>
 
 enum { COUNT = 5, ROOM = 16, STEPS = 120, ANSWERED = 'a' };
-
-static unsigned next(unsigned *seed)
-{
-    *seed = *seed * 1664525 + 1013904223;
-    return *seed >> 16;
-}
 
 /* Takes one byte at each event, answers it or reports whose it was, and stops behind each wait that reported any, and behind
  * the first that reads from the pipe: in no wait, which may have looked at some connections already. */
@@ -52,10 +45,7 @@ static void takes(struct sockaddr_in at, int stops, int reports)
 int main(void)
 {
     /* Bytes that are sent on one CPU arrive in their order. */
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    sched_setaffinity(0, sizeof one, &one);
+    stay_on_one_cpu();
 
     struct sockaddr_in at;
     int listener = listening(&at), fds[COUNT], stops[2], reports[2], unread = 0;
@@ -80,11 +70,11 @@ int main(void)
         char line[64] = "";
         int length = 0;
         do {
-            int which = next(&seed) % COUNT, count = 1 + next(&seed) % 3;
+            int which = next_random(&seed) % COUNT, count = 1 + next_random(&seed) % 3;
             send_all(fds[which], "xyz", count);
             unread += count;
             length += snprintf(line + length, sizeof line - length, "%d%.*s ", which, count, "xyz");
-        } while (unread < 4 || (length < 24 && next(&seed) % 3));
+        } while (unread < 4 || (length < 24 && next_random(&seed) % 3));
         NEED(kill(child, SIGCONT));
         line[length++] = ':';
         do {

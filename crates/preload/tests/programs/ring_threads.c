@@ -17,12 +17,6 @@ struct worker {
     unsigned number, seed;
 };
 
-static unsigned next(unsigned *seed)
-{
-    *seed = *seed * 1664525 + 1013904223;
-    return *seed >> 16;
-}
-
 static void reap(void)
 {
     struct io_uring_cqe cqe;
@@ -97,7 +91,7 @@ static void *work(void *argument)
     while (round < ROUNDS) {
         char byte = 'x';
         wanted.data.u64 = round;
-        switch (next(&seed) % 4) {
+        switch (next_random(&seed) % 4) {
         case 0:
             expect(control(worker, round++, set, EPOLL_CTL_ADD, pair.server, &wanted), in_set ? -EEXIST : 0);
             if (in_set)
@@ -109,7 +103,7 @@ static void *work(void *argument)
             in_set = false;
             break;
         case 2:
-            if (next(&seed) % 8)
+            if (next_random(&seed) % 8)
                 continue;
             expect(done(worker, round++, IORING_OP_SHUTDOWN, pair.server, SHUT_WR, 0, NULL), 0);
             expect(recv(pair.client, &byte, 1, 0), 0);

@@ -12,6 +12,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -253,7 +254,32 @@ static UNUSED void warm(struct pair pair)
     }
 }
 
-/* The same of a connection whose other end, in another process, answers this byte with so many. */
+/* The same numbers in each run of a program. */
+static UNUSED unsigned next_random(unsigned *seed)
+{
+    *seed = *seed * 1664525 + 1013904223;
+    return *seed >> 16;
+}
+
+static UNUSED void shuffle(int *order, int count, unsigned *seed)
+{
+    for (int which = count - 1; which > 0; which--) {
+        int other = next_random(seed) % (which + 1), here = order[which];
+        order[which] = order[other];
+        order[other] = here;
+    }
+}
+
+/* This process and those that it forks. */
+static UNUSED void stay_on_one_cpu(void)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+}
+
+/* As warm(), of a connection whose other end, in another process, answers this byte with so many. */
 static UNUSED void warm_far(int fd, char ask, void *answer, size_t length)
 {
     long end = milliseconds() + PATIENCE_MS;
