@@ -94,10 +94,10 @@ fn show(arguments: Arguments) -> Result<(), String> {
     if !arguments.once {
         return live::run(&mut sources, interval);
     }
-    let mut report = sources.look()?;
+    let mut report = sources.query()?;
     if !interval.is_zero() {
         std::thread::sleep(interval);
-        report = sources.look()?;
+        report = sources.query()?;
     }
     let text = if arguments.json { report.json() } else { table::text(&report) };
     match io::stdout().write_all(text.as_bytes()) {

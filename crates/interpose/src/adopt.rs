@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use promote::{Connection, Reason};
 use ring::WakeUp;
-use ring::layout::NO_SLEEPER;
+use ring::layout::NO_WAITER;
 
 use crate::kernel;
 use crate::promoter::Grant;
@@ -59,14 +59,14 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         // If it is on already, setting it would send what TCP_CORK and MSG_MORE hold back.
         kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     }
-    let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
+    let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_WAITER) else {
         socket.set_state(State::Offered);
         return Err(Reason::NoMemory);
     };
     // The program may wait for it outside the library, edge-triggered: assumed until a wait is
     // seen.
     let unseen = inner.interest.sets == 0;
-    connection.rings_each(unseen);
+    connection.requests_each(unseen);
     let armed = !unseen || !connection.arm(WakeUp::Tcp).unwrap_or(true);
     let reports_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
     socket.reports_unread.store(reports_unread, Ordering::Relaxed);
@@ -91,7 +91,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         armed,
         hot: false,
         stale: false,
-        sleeper: NO_SLEEPER,
+        waiter: NO_WAITER,
         listed_in: 0,
         reported: 0,
         reported_of_kernel: 0,

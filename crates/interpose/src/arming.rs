@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use ring::WakeUp;
-use ring::layout::NO_SLEEPER;
+use ring::layout::NO_WAITER;
 
 use crate::doorbell::Doorbell;
 use crate::kernel;
@@ -35,13 +35,13 @@ pub(crate) fn vacate_number(fd: c_int) {
 
 impl Promoted {
     /// Wakes the peer by its doorbell. False: it has none, or the doorbell is full.
-    pub(crate) fn ring_doorbell(&mut self) -> bool {
-        let rang =
+    pub(crate) fn wake_by_doorbell(&mut self) -> bool {
+        let woken =
             self.doorbell.as_ref().is_some_and(|doorbell| !mode::is_confined() && doorbell.wake_peer());
-        if rang {
-            self.connection.rang_doorbell(&self.other);
+        if woken {
+            self.connection.woke_by_doorbell(&self.other);
         }
-        rang
+        woken
     }
 
     /// Whether at most one thread, of this process, waits for it, as far as is seen.
@@ -84,10 +84,10 @@ impl Promoted {
         self.armed && self.connection.armed_by() == WakeUp::Doorbell
     }
 
-    /// The thread that slept on it is awake. `rung`: the doorbell woke it.
-    pub(crate) fn note_wake(&mut self, rung: bool) {
+    /// The thread that slept on it is awake. `by_doorbell`: the doorbell woke it.
+    pub(crate) fn note_wake(&mut self, by_doorbell: bool) {
         self.note_use();
-        if rung && let Some(doorbell) = &self.doorbell {
+        if by_doorbell && let Some(doorbell) = &self.doorbell {
             doorbell.empty();
         }
         if self.is_armed_by_doorbell() && self.doorbell.as_ref().is_none_or(|doorbell| doorbell.set == 0) {
@@ -112,7 +112,7 @@ impl Promoted {
             // promoted any more.
             sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
-        // The sleeper is set again, together with the kind of wake-up.
+        // The waiter is set again, together with the kind of wake-up.
         self.ask_over_tcp();
     }
 
@@ -148,9 +148,8 @@ impl Promoted {
     /// to read or close. True: its doorbell may have announced bytes, which the other process may
     /// consume from the set.
     pub(crate) fn prepare_fork(&mut self) -> bool {
-        // A sleeper that is set may be set with the doorbell.
-        let was_armed =
-            self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.sleeper != NO_SLEEPER);
+        // A waiter that is set may be set with the doorbell.
+        let was_armed = self.doorbell.is_some() && (self.is_armed_by_doorbell() || self.waiter != NO_WAITER);
         self.has_no_timeout = false;
         self.stays_nonblocking = false;
         if was_armed {
@@ -177,9 +176,9 @@ impl Promoted {
 
     /// From here on new bytes are announced over TCP, whatever was asked for before.
     fn ask_over_tcp(&mut self) {
-        self.connection.mute();
-        self.connection.looked_at_by(NO_SLEEPER, WakeUp::Tcp);
-        (self.armed, self.hot, self.sleeper) = (true, false, NO_SLEEPER);
+        self.connection.mask();
+        self.connection.polled_by(NO_WAITER, WakeUp::Tcp);
+        (self.armed, self.hot, self.waiter) = (true, false, NO_WAITER);
         // The next check finds bytes that are here already.
         self.stale = true;
     }
@@ -207,14 +206,14 @@ impl Promoted {
 
     /// As [`Self::arm_to_sleep`], by the given kind of wake-up.
     pub(crate) fn arm_to_sleep_by(&mut self, by: WakeUp) -> bool {
-        self.connection.rings_each(false);
+        self.connection.requests_each(false);
         self.arm_by(by).unwrap_or(true)
     }
 
     /// Marks it polled by the one thread that waits for it, which arms it before it stops.
     pub(crate) fn heat_outside_set(&mut self) {
         if self.listed_in == 0 && !self.connection.has_several_users() {
-            self.heat(NO_SLEEPER);
+            self.heat(NO_WAITER);
         }
     }
 
@@ -237,7 +236,7 @@ impl Promoted {
         }
         if self.kernel_reports_arrivals() {
             // The peer sends a wake-up when it returns to the ring, if there is room for one.
-            let here = self.connection.look_behind_kernel().unwrap_or(true);
+            let here = self.connection.check_behind_kernel().unwrap_or(true);
             (self.armed, self.hot) = (!here, false);
             return here;
         }

@@ -31,11 +31,11 @@ pub(crate) fn consume(
     // Each round passes wake-up bytes or the kernel's end of stream, or ends.
     for _ in 0..ROUNDS {
         match promoted.connection.next(0) {
-            Ok(Next::Ring(here)) if peek && here < into.left && promoted.connection.nears_next_part() => {
+            Ok(Next::Ring(here)) if peek && here < into.left && promoted.connection.nears_next_run() => {
                 return Break(promoted.peek_across(fd, into, flags));
             }
             Ok(Next::Ring(here)) => {
-                if here < into.left && promoted.connection.look_again().is_err() {
+                if here < into.left && promoted.connection.poll().is_err() {
                     // More may have come since the last check: a call returns all that is here.
                     return Break(Err(promoted.corrupt(fd)));
                 }
@@ -76,7 +76,7 @@ fn consume_from_kernel(
     reported_again: bool,
 ) -> FromKernel {
     let peek = flags & libc::MSG_PEEK != 0;
-    if peek && promoted.connection.nears_next_part() {
+    if peek && promoted.connection.nears_next_run() {
         match promoted.peek_across(fd, into, flags) {
             Ok(0) => {}
             outcome => return FromKernel::Ends(outcome),
@@ -132,7 +132,7 @@ fn consume_from_kernel(
         Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
         Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
         Found::Bytes(unread) => match promoted.connection.front(unread) {
-            Ok(Front::Bells(wake_ups)) => drop(promoted.discard_wake_ups_of(fd, wake_ups)),
+            Ok(Front::WakeUps(wake_ups)) => drop(promoted.discard_wake_ups_of(fd, wake_ups)),
             Ok(Front::Data(bytes)) => {
                 let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
                 let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
@@ -168,7 +168,7 @@ impl Promoted {
                 }
                 Break(Ok(bytes))
             }
-            Ok(Front::Bells(wake_ups)) => {
+            Ok(Front::WakeUps(wake_ups)) => {
                 self.discard_wake_ups_of(fd, wake_ups);
                 Continue(())
             }
@@ -229,7 +229,7 @@ impl Promoted {
     /// for.
     pub(crate) fn discard_wake_ups_of(&mut self, fd: c_int, wake_ups: u64) -> usize {
         self.note_use();
-        if (self.several_waiters && self.connection.look_again().unwrap_or(false)) || self.keeps_wake_ups() {
+        if (self.several_waiters && self.connection.poll().unwrap_or(false)) || self.keeps_wake_ups() {
             // The bytes that they announced were not consumed.
             return 0;
         }
@@ -239,7 +239,7 @@ impl Promoted {
             self.failed(errno);
         }
         self.stale = true;
-        if self.connection.peer_left() {
+        if self.connection.peer_is_demoted() {
             // The demoted peer asks for the bytes that it did not read.
             let _ = self.resend(fd);
         }
@@ -254,7 +254,7 @@ impl Promoted {
             let Found::Bytes(unread) = self.check_kernel(fd) else { return 0 };
             here = unread;
             match self.connection.front(unread) {
-                Ok(Front::Bells(wake_ups)) if self.connection.reads_from_kernel() => {
+                Ok(Front::WakeUps(wake_ups)) if self.connection.reads_from_kernel() => {
                     if self.discard_wake_ups_of(fd, wake_ups) == 0 {
                         break;
                     }
@@ -282,7 +282,7 @@ impl Promoted {
             Found::Nothing => false,
             Found::End | Found::Failed(_) => true,
             Found::Bytes(unread) => match self.connection.front(unread) {
-                Ok(Front::Bells(wake_ups)) => {
+                Ok(Front::WakeUps(wake_ups)) => {
                     self.discard_wake_ups_of(fd, wake_ups);
                     // Data may lie behind them.
                     wake_ups < unread as u64 || self.connection.kernel_has_ended()
@@ -307,7 +307,7 @@ impl Promoted {
     /// kernel.
     pub(crate) fn discard_wake_ups(&mut self, fd: c_int) {
         if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), self.check_kernel(fd))
-            && let Ok(Front::Bells(wake_ups)) = self.connection.front(unread)
+            && let Ok(Front::WakeUps(wake_ups)) = self.connection.front(unread)
         {
             self.discard_wake_ups_of(fd, wake_ups);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::iovec;
 use promote::Reason;
-use ring::{Front, Leaving};
+use ring::{DemotionStep, Front};
 
 use crate::buffer::Room;
 use crate::clock::{self, Instant};
@@ -77,7 +77,7 @@ pub(crate) fn demote_if_possible(fd: c_int) {
     let possible = {
         let mut inner = sockets::at(number).lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-        let possible = matches!(promoted.outlook(fd), Leaving::Bells(_));
+        let possible = matches!(promoted.demotion_now(fd), DemotionStep::WakeUps(_));
         if !possible {
             promoted.shown_in_kernel = true;
             let _ = promoted.arm();
@@ -237,7 +237,7 @@ fn resend_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
     for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
         if let Some(mut inner) = lock(socket)
             && let Some(promoted) = inner.promoted.as_deref_mut()
-            && promoted.connection.peer_left()
+            && promoted.connection.peer_is_demoted()
         {
             let _ = promoted.resend_now(socket.fd.load(Ordering::Relaxed));
         }
@@ -246,37 +246,37 @@ fn resend_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
 
 impl Promoted {
     /// What a demotion would come to now. Nothing can be resent behind FIN.
-    fn outlook(&mut self, fd: c_int) -> Leaving {
+    fn demotion_now(&mut self, fd: c_int) -> DemotionStep {
         let ended = matches!(self.check_kernel(fd), Found::End | Found::Failed(_));
         if ended && self.connection.has_unread() {
-            return Leaving::Lost;
+            return DemotionStep::Lost;
         }
         // Protocol violations by the peer are reported by the demotion.
-        self.connection.outlook().unwrap_or(Leaving::Wait)
+        self.connection.step_without_return().unwrap_or(DemotionStep::Wait)
     }
 
     /// Whether unread bytes depend on the peer for their order, and cannot go to a successor
     /// connection.
     fn is_lost(&mut self, fd: c_int) -> bool {
-        self.outlook(fd) == Leaving::Lost && !self.connection.peer_has_closed()
+        self.demotion_now(fd) == DemotionStep::Lost && !self.connection.peer_has_closed()
     }
 
     /// Returns the connection to the kernel, with no byte of ours in it. `None`: unread bytes
     /// cannot be recovered in order.
     fn demote(&mut self, fd: c_int) -> Option<()> {
-        if self.connection.peer_left() {
+        if self.connection.peer_is_demoted() {
             self.resend(fd).ok()?;
         }
-        self.connection.leave();
+        self.connection.demote();
         // A peer in this process needs no wake-up, which would be in its way if it is demoted next.
         resend_here(Socket::try_lock);
         let idle = self.connection.kernel_is_idle();
-        if self.connection.wakes_to_leave(idle).ok()? {
+        if self.connection.wakes_to_demote(idle).ok()? {
             self.wake_over_tcp(fd);
         }
         self.copy_unconsumed(fd);
         self.connection.end_sending().ok()?;
-        if self.connection.peer_left() {
+        if self.connection.peer_is_demoted() {
             // Both were demoted at the same time.
             self.resend(fd).ok()?;
         } else {
@@ -286,13 +286,13 @@ impl Promoted {
         let wake_ups = loop {
             // Checked first: a peer that has ended publishes nothing more.
             let ended = kernel::has_ended(fd);
-            match self.connection.leaving().ok()? {
-                Leaving::Bells(wake_ups) => break wake_ups,
-                Leaving::GiveBack => return self.return_rest(fd),
+            match self.connection.demotion_step().ok()? {
+                DemotionStep::WakeUps(wake_ups) => break wake_ups,
+                DemotionStep::Return => return self.return_rest(fd),
                 // A killed peer never finishes, and one that closed did not see this demotion.
-                Leaving::Wait if ended => return None,
-                Leaving::Wait => wait_for_peer(&mut deadline)?,
-                Leaving::Lost => return None,
+                DemotionStep::Wait if ended => return None,
+                DemotionStep::Wait => wait_for_peer(&mut deadline)?,
+                DemotionStep::Lost => return None,
             }
         };
         self.await_wake_ups(fd, wake_ups)?;
@@ -329,11 +329,11 @@ impl Promoted {
     #[cold]
     fn return_rest(&mut self, fd: c_int) -> Option<()> {
         self.detach_all(fd)?;
-        let Ok(Leaving::Bells(wake_ups)) = self.connection.outlook() else { return None };
+        let Ok(DemotionStep::WakeUps(wake_ups)) = self.connection.step_without_return() else { return None };
         self.await_wake_ups(fd, wake_ups)?;
         let mut deadline = None;
         while !self.detached.is_empty() {
-            match self.connection.give_back(self.detached.as_slices().0).ok()? {
+            match self.connection.return_bytes(self.detached.as_slices().0).ok()? {
                 0 if matches!(self.check_kernel(fd), Found::End | Found::Failed(_)) => return None,
                 0 => wait_for_peer(&mut deadline)?,
                 count => {
@@ -342,7 +342,7 @@ impl Promoted {
                 }
             }
         }
-        self.connection.gave_all_back();
+        self.connection.returned_all();
         Some(())
     }
 
@@ -369,7 +369,7 @@ impl Promoted {
                 ControlFlow::Break(_) => return None,
                 ControlFlow::Continue(()) => {}
             }
-            if self.connection.is_wanted_back()? && self.connection.left_to_take() == 0 {
+            if self.connection.is_return_wanted()? && self.connection.left_to_consume() == 0 {
                 return Some(());
             }
             wait_for_peer(&mut deadline)?;
@@ -402,8 +402,8 @@ impl Promoted {
     #[inline(never)] // its buffer would be on every caller's stack
     pub(crate) fn copy_unconsumed(&mut self, fd: c_int) {
         // Protocol violations by the peer are reported by the next read.
-        let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
-        let (mut left, mut room_made) = (untaken, false);
+        let Ok(unconsumed @ 1..) = self.connection.announce_copies() else { return };
+        let (mut left, mut room_made) = (unconsumed, false);
         let mut piece = Room::take();
         while left > 0 {
             let count = self.connection.peek_copies(left, &mut piece);
@@ -424,7 +424,7 @@ impl Promoted {
 
     /// [`Self::resend`] where no later call retries.
     fn resend_all(&mut self, fd: c_int) {
-        if self.connection.peer_left() {
+        if self.connection.peer_is_demoted() {
             let _ = self.resend_waiting(fd, true);
         }
     }
@@ -441,7 +441,7 @@ impl Promoted {
             }
             match self.check_kernel(fd) {
                 Found::Nothing => {}
-                Found::Bytes(unread) if matches!(self.connection.front(unread), Ok(Front::Bells(_))) => {}
+                Found::Bytes(unread) if matches!(self.connection.front(unread), Ok(Front::WakeUps(_))) => {}
                 _ => return,
             }
             match check {
@@ -484,7 +484,7 @@ impl Promoted {
     /// Whether the demoted peer has to return bytes.
     fn peer_owes(&mut self, fd: c_int) -> Result<bool, i32> {
         let idle = self.connection.kernel_is_idle();
-        self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))
+        self.connection.wants_return(idle).map_err(|_| self.corrupt(fd))
     }
 
     /// Whether all bytes that the demoted peer has to return are here. It returns them at once.
@@ -493,11 +493,13 @@ impl Promoted {
             return Ok(true);
         }
         let mut bytes = Vec::new();
-        let all = self.connection.get_back(&mut bytes);
+        let all = self.connection.accept_returned(&mut bytes);
         self.returned.extend(bytes);
         match all {
             // Two endpoints demoted at once would wait for each other.
-            Ok(all) if (all || !self.connection.has_left()) && self.returned.len() <= DETACHED_MAX => Ok(all),
+            Ok(all) if (all || !self.connection.is_demoted()) && self.returned.len() <= DETACHED_MAX => {
+                Ok(all)
+            }
             _ => Err(self.corrupt(fd)),
         }
     }
@@ -528,7 +530,7 @@ impl Promoted {
             }
             match kernel::send_now(fd, &piece[..count]) {
                 Ok(sent) if !self.returned.is_empty() => drop(self.returned.drain(..sent)),
-                Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
+                Ok(sent) => self.connection.resent(sent).map_err(|_| self.corrupt(fd))?,
                 Err(libc::EAGAIN) if self.returned.is_empty() && !std::mem::replace(&mut room_made, true) => {
                     // The program may not use this socket again soon. socket(7): the kernel doubles
                     // the value.

@@ -244,7 +244,7 @@ fn close_promoted(promoted: &mut Promoted, fd: c_int) {
             // Wake-up bytes are no unread data. Later ones are for the other processes that have
             // it, and wake no set of this one.
             false => {
-                promoted.connection.mute();
+                promoted.connection.mask();
                 // The kernel reports an error once, and that is for the other processes.
                 if kernel::hangups(fd) & libc::POLLERR as u32 == 0 {
                     promoted.discard_wake_ups(fd);
@@ -252,7 +252,7 @@ fn close_promoted(promoted: &mut Promoted, fd: c_int) {
             }
         }
     }
-    promoted.connection.tell_counts();
+    promoted.connection.publish_counts();
 }
 
 /// The process ends, and the kernel closes what is open. A socket in use is left as it is: a signal

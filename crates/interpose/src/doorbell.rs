@@ -37,7 +37,7 @@ const DATUM: u64 = 0xc3a9_71f2 << 32;
 
 /// The socket of an event, if a doorbell caused it.
 #[inline]
-pub(crate) fn rung(data: u64, events: u32) -> Option<u32> {
+pub(crate) fn socket_of(data: u64, events: u32) -> Option<u32> {
     (data & !u64::from(u32::MAX) == DATUM && events == libc::EPOLLIN as u32).then_some(data as u32)
 }
 

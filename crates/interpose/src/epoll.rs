@@ -247,10 +247,10 @@ impl Waiting for SetWait<'_> {
                 Err(_) if reported == 0 => return Break(-1),
                 Err(_) => {}
             }
-            let rang = std::mem::take(&mut inner.doorbell_rang);
-            if rang || in_rings > 0 {
+            let woken = std::mem::take(&mut inner.doorbell_woke);
+            if woken || in_rings > 0 {
                 let kernel_events = inner.place_finished(room, reported);
-                if rang {
+                if woken {
                     // Connections that a doorbell announced: a call that does not wait reports
                     // them, and they may be older than those found.
                     reported = inner.collect_more(fd, room, kernel_events, false);
@@ -305,7 +305,7 @@ impl Waiting for SetWait<'_> {
         inner.kernel_was_asked(at);
         let mut reported = inner.filter(fd, &mut room[..found], 0);
         let peer_woke_at = inner.peer_woke_at();
-        if std::mem::take(&mut inner.doorbell_rang) || reported == 0 {
+        if std::mem::take(&mut inner.doorbell_woke) || reported == 0 {
             reported = inner.collect(fd, room, reported, false);
         }
         let outcome = if reported > 0 { Break(reported as c_int) } else { Continue(()) };

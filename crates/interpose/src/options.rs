@@ -185,7 +185,7 @@ impl Promoted {
     fn shows(&mut self, in_kernel: usize) -> c_int {
         // Protocol violations by the peer are reported by the next read.
         let here = self.connection.here(in_kernel).map_or(0, |here| here.readable);
-        self.shown = self.shown.max(self.connection.taken() + here);
+        self.shown = self.shown.max(self.connection.consumed() + here);
         c_int::try_from(here).unwrap_or(c_int::MAX)
     }
 }

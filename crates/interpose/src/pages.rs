@@ -1,4 +1,4 @@
-//! The pages on which this process marks its sleepers asleep.
+//! The pages on which this process marks its waiters asleep.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -7,28 +7,28 @@ use sys::mapping::SharedMapping;
 
 /// Own pages at most: one for each monitor that was connected.
 const OWN_PAGES: usize = 64;
-/// Own pages. Leaked: a sleeper may read them at any time.
+/// Own pages. Leaked: a waiter may read them at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
 /// Own pages of the parent processes.
 static EARLIER: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
-/// If this sleeper of a parent process is asleep: the sleeper, and a number that identifies its
+/// If this waiter of a parent process is asleep: the waiter, and a number that identifies its
 /// sleep.
-pub(crate) fn asleep_before(sleeper: u32) -> Option<(u32, u32)> {
+pub(crate) fn asleep_before(waiter: u32) -> Option<(u32, u32)> {
     let mut number = 0u32;
-    pages(&EARLIER, |page| number = number.wrapping_add(page.asleep(sleeper)));
-    (number != 0).then_some((sleeper, number))
+    pages(&EARLIER, |page| number = number.wrapping_add(page.asleep(waiter)));
+    (number != 0).then_some((waiter, number))
 }
 
-/// Marks a sleeper of this process asleep.
-pub(crate) fn sleep(sleeper: u32) {
-    pages(&OWN, |page| page.sleep(sleeper));
+/// Marks a waiter of this process asleep.
+pub(crate) fn sleep(waiter: u32) {
+    pages(&OWN, |page| page.sleep(waiter));
 }
 
 /// Marks it awake.
-pub(crate) fn wake(sleeper: u32) {
-    pages(&OWN, |page| page.wake(sleeper));
+pub(crate) fn wake(waiter: u32) {
+    pages(&OWN, |page| page.wake(waiter));
 }
 
 #[allow(unsafe_code)] // leaked pages are shared by address

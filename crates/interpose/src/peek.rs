@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::iovec;
-use ring::{Ahead, Lane};
+use ring::{Ahead, Path};
 
 use crate::call_limit::CallLimit;
 use crate::clock;
@@ -70,10 +70,10 @@ impl Promoted {
         };
         let ahead = self.connection.ahead(unread).map_err(|_| self.corrupt(fd))?;
         let (mut here, mut of_kernel) = (0u64, 0);
-        for &Ahead { lane, skip, count } in &ahead {
+        for &Ahead { path, skip, count } in &ahead {
             let count = count.min(into.left as u64 - here);
             here += count;
-            if lane == Lane::Tcp {
+            if path == Path::Tcp {
                 of_kernel = of_kernel.max(skip + count);
             }
         }
@@ -98,16 +98,16 @@ impl Promoted {
     /// has.
     fn bytes_ahead(&self, ahead: &[Ahead], kernel: &[u8], most: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(most);
-        for &Ahead { lane, skip, count } in ahead {
+        for &Ahead { path, skip, count } in ahead {
             let before = bytes.len();
             let wanted = count.min((most - before) as u64) as usize;
-            match lane {
-                Lane::Ring => {
+            match path {
+                Path::Ring => {
                     bytes.resize(before + wanted, 0);
                     let copied = self.connection.copy_ahead(skip, &mut bytes[before..]);
                     bytes.truncate(before + copied);
                 }
-                Lane::Tcp => {
+                Path::Tcp => {
                     let there = kernel.get(skip as usize..).unwrap_or_default();
                     bytes.extend_from_slice(&there[..wanted.min(there.len())]);
                 }

@@ -342,9 +342,10 @@ fn end_sleep<W: Waited + ?Sized>(fds: &W, polled: &mut Option<PollEntries>) -> u
         let mut inner = socket.lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         let own = promoted.doorbell.as_ref().and_then(Doorbell::own);
-        let rung = own.zip(polled.as_mut()).and_then(|(own, polled)| polled.has_rung(own)) == Some(true);
-        promoted.note_wake(rung);
-        if reported || rung {
+        let by_doorbell =
+            own.zip(polled.as_mut()).and_then(|(own, polled)| polled.is_readable(own)) == Some(true);
+        promoted.note_wake(by_doorbell);
+        if reported || by_doorbell {
             peer_woke_at = peer_woke_at.max(promoted.connection.peer_woke_at());
         }
     }
@@ -375,7 +376,7 @@ pub(crate) fn judge(fd: c_int, reported: bool) -> Option<(bool, bool)> {
 
 /// Whether a socket that the kernel reports readable has anything to read.
 fn has_event(promoted: &mut Promoted, fd: c_int) -> bool {
-    let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
+    let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_is_demoted();
     // FIN may lie behind wake-up bytes, and a call that does not wait asks once.
     kernel_knows || promoted.kernel_has_event(fd) || has_bytes(promoted) || promoted.kernel_has_event(fd)
 }

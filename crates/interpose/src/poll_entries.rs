@@ -17,7 +17,7 @@ pub(crate) struct PollEntries {
     /// Entries of the program.
     requested: usize,
     all: usize,
-    /// Doorbells that [`Self::has_rung`] has passed.
+    /// Doorbells that [`Self::is_readable`] has passed.
     passed: usize,
 }
 
@@ -97,7 +97,7 @@ impl PollEntries {
 
     /// Whether this doorbell ended the sleep; to be asked in the order of [`Self::push`]. `None`:
     /// it is not among them.
-    pub(crate) fn has_rung(&mut self, doorbell: c_int) -> Option<bool> {
+    pub(crate) fn is_readable(&mut self, doorbell: c_int) -> Option<bool> {
         // Those in between belong to connections that were demoted meanwhile.
         let first = self.requested + self.passed;
         let place = first + self.entries().get(first..)?.iter().position(|entry| entry.fd == doorbell)?;

@@ -165,7 +165,7 @@ impl Waiting for Read<'_> {
         };
         promoted.note_use();
         let is_first_check = std::mem::take(&mut self.checks_first);
-        if is_first_check && sets == 0 && promoted.shown <= promoted.connection.taken() {
+        if is_first_check && sets == 0 && promoted.shown <= promoted.connection.consumed() {
             // Nothing has reported these bytes to the program: this read is how it waits.
             promoted.note_blocking_read();
         }
@@ -230,7 +230,7 @@ impl Waiting for Read<'_> {
 
     fn poll_rings(&mut self) -> bool {
         let Some(mut inner) = self.socket.try_lock() else { return false };
-        let checked = inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again());
+        let checked = inner.promoted.as_deref_mut().map(|promoted| promoted.connection.poll());
         checked != Some(Ok(false))
     }
 
@@ -383,15 +383,15 @@ impl Read<'_> {
         became
     }
 
-    /// `rung`: the doorbell woke it. `had_no_limit`: the change of SO_RCVTIMEO since which it has
+    /// `by_doorbell`: the doorbell woke it. `had_no_limit`: the change of SO_RCVTIMEO since which it has
     /// none.
-    fn after_sleep(&mut self, rung: bool, had_no_limit: Option<u32>) -> Slept<Received> {
+    fn after_sleep(&mut self, by_doorbell: bool, had_no_limit: Option<u32>) -> Slept<Received> {
         let at = clock::now();
         self.slept = true;
         let mut peer_woke_at = 0;
         if let Some(promoted) = self.socket.lock().promoted.as_deref_mut() {
             peer_woke_at = promoted.connection.peer_woke_at();
-            promoted.note_wake(rung);
+            promoted.note_wake(by_doorbell);
             promoted.has_no_timeout |=
                 had_no_limit == Some(promoted.timeout_changes) && !promoted.connection.is_shared();
         }
@@ -427,14 +427,14 @@ fn finish(
     let Some(promoted) = inner.promoted.as_deref_mut() else {
         return outcome.map(|count| Run { count, is_at_seam: false });
     };
-    let consumed = promoted.connection.taken();
+    let consumed = promoted.connection.consumed();
     if flags & libc::MSG_PEEK != 0 {
         promoted.shown = promoted.shown.max(consumed + outcome.map_or(0, |count| count as u64));
     }
-    let behind = promoted.connection.nears_next_part() || promoted.shown > consumed;
+    let behind = promoted.connection.nears_next_run() || promoted.shown > consumed;
     let is_at_seam = flags & libc::MSG_PEEK == 0 && behind;
-    if promoted.connection.nears_next_part()
-        && promoted.connection.look_again() == Ok(false)
+    if promoted.connection.nears_next_run()
+        && promoted.connection.poll() == Ok(false)
         && promoted.connection.reads_from_kernel()
         && !promoted.connection.reads_data_from_kernel()
     {

@@ -100,7 +100,7 @@ impl Ready {
                         promoted.discard_wake_ups(fd);
                         promoted.forget_waiters();
                         waiters::arm_always(true);
-                        promoted.connection.look_again().unwrap_or(true)
+                        promoted.connection.poll().unwrap_or(true)
                     })
                 });
                 if is_here {

@@ -145,7 +145,7 @@ pub(crate) fn send(
                     if sent <= 0 {
                         promoted.connection.kernel_refused();
                     } else {
-                        promoted.connection.kernel_took(sent as usize);
+                        promoted.connection.kernel_accepted(sent as usize);
                         promoted.held = more;
                     }
                 }
@@ -179,7 +179,7 @@ impl Promoted {
             // The kernel decides the result.
             self.connection.kernel_sends();
         }
-        if self.connection.peer_left()
+        if self.connection.peer_is_demoted()
             && let Some(step) = self.resend_first(fd)
         {
             return step;
@@ -196,9 +196,11 @@ impl Promoted {
             // `ring::Sender::write` then records the time, by which a set orders its connections.
             let turns_here = LAST.replace(self) != &raw const *self;
             if turns_here || self.send_limit != WHOLE_RING {
-                match self.connection.untaken() {
+                match self.connection.unconsumed() {
                     Ok(_) if self.send_limit == WHOLE_RING => {}
-                    Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
+                    Ok(unconsumed) => {
+                        rest = rest.at_most((self.send_limit as usize).saturating_sub(unconsumed))
+                    }
                     Err(_) => return Step::Failed(self.corrupt(fd)),
                 }
             }
@@ -214,7 +216,7 @@ impl Promoted {
                 spin::sent(woken.is_some());
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
-                if self.connection.peer_left() {
+                if self.connection.peer_is_demoted() {
                     // Includes what was just sent; the next call continues if it has to wait.
                     let _ = self.resend(fd);
                 }
@@ -257,9 +259,9 @@ impl Promoted {
     /// Wakes the peer, if it asked for that; returns by what.
     fn wake_peer(&mut self, fd: c_int) -> Option<WakeUp> {
         if self.connection.wants_wake_up(&self.other)? == WakeUp::Doorbell {
-            count(&COUNTERS.bells, 1);
+            count(&COUNTERS.wake_ups, 1);
             self.connection.wakes_at(clock::nanoseconds());
-            if self.ring_doorbell() {
+            if self.wake_by_doorbell() {
                 return Some(WakeUp::Doorbell);
             }
             if !self.connection.may_wake_over_tcp() {
@@ -267,8 +269,8 @@ impl Promoted {
             }
         }
         let accepted = self.send_wake_up(fd);
-        if accepted || self.connection.is_looked_for_behind_tcp() {
-            self.connection.rang(&self.other, accepted);
+        if accepted || self.connection.is_checked_behind_tcp() {
+            self.connection.woke_peer(&self.other, accepted);
         } else {
             // Not counted: the next message sends another one.
             self.connection.kernel_refused();
@@ -279,10 +281,10 @@ impl Promoted {
     /// This thread most likely sleeps for an answer, and has done so for a while: a peer that stays
     /// unarmed between two waits may wait outside the library.
     pub(crate) fn wake_unseen(&mut self, fd: c_int) {
-        if self.connection.lies_unseen().is_some() && self.connection.may_wake_over_tcp() {
-            count(&COUNTERS.bells, 1);
+        if self.connection.has_unseen_bytes().is_some() && self.connection.may_wake_over_tcp() {
+            count(&COUNTERS.wake_ups, 1);
             match kernel::send_now(fd, &[0]) {
-                Ok(_) => self.connection.bell_was_taken(),
+                Ok(_) => self.connection.wake_up_was_accepted(),
                 Err(errno) => {
                     self.connection.kernel_refused();
                     if !matches!(errno, libc::EAGAIN | libc::EPIPE) {
@@ -297,7 +299,7 @@ impl Promoted {
     /// Sends a wake-up byte that counts for this connection alone.
     pub(crate) fn wake_over_tcp(&mut self, fd: c_int) {
         match self.send_wake_up(fd) {
-            true => self.connection.bell_was_taken(),
+            true => self.connection.wake_up_was_accepted(),
             false => self.connection.kernel_refused(),
         }
     }
@@ -305,13 +307,13 @@ impl Promoted {
     /// Sends a wake-up byte; returns whether the kernel accepted it. Waits for room if the peer has
     /// nothing else to read.
     fn send_wake_up(&mut self, fd: c_int) -> bool {
-        count(&COUNTERS.bells, 1);
+        count(&COUNTERS.wake_ups, 1);
         self.connection.wakes_at(clock::nanoseconds());
         let mut deadline = None;
         loop {
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => return true,
-                Err(libc::EAGAIN) if self.connection.is_looked_for_behind_tcp() => return false,
+                Err(libc::EAGAIN) if self.connection.is_checked_behind_tcp() => return false,
                 Err(libc::EAGAIN) => {}
                 Err(_) => {
                     // The connection ended meanwhile: the kernel reports it to the next send.

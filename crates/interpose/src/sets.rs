@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use ring::layout::SLEEPERS;
+use ring::layout::WAITERS;
 use rustc_hash::FxHashMap;
 
 use crate::clock::Instant;
@@ -59,7 +59,7 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// Threads that have waited in the kernel since before the set had promoted sockets.
     pub(crate) unaware: AtomicU32,
-    /// A thread sleeps, and the loop page marks this set's sleeper asleep.
+    /// A thread sleeps, and the loop page marks this set's waiter asleep.
     is_numbered: AtomicBool,
     /// The kernel may report events of our own descriptors: see [`waking`].
     pub(crate) was_woken: AtomicBool,
@@ -93,7 +93,7 @@ pub(crate) struct Inner {
     /// Sockets with deferred epoll_ctl(2) calls.
     deferred: Vec<u32>,
     /// The set's word of the loop page.
-    sleeper: Option<u32>,
+    waiter: Option<u32>,
     /// Threads that wait now, and whether one ever did. A program that waits by raw system calls
     /// gets only the kernel's events.
     waiting: u32,
@@ -101,7 +101,7 @@ pub(crate) struct Inner {
     /// The set itself is polled; and it is a member of another set, where each arrival is an edge.
     watched: bool,
     in_a_set: bool,
-    /// Several threads have waited at once: each socket is armed separately, and the set's sleeper
+    /// Several threads have waited at once: each socket is armed separately, and the set's waiter
     /// is not used.
     several_waiters: bool,
     /// Waiters may exist that are no threads of this process in epoll_wait(2): the members'
@@ -119,7 +119,7 @@ pub(crate) struct Inner {
     /// [`Inner::peer_woke_at`].
     peer_woke_at: u64,
     /// A doorbell woke the set: the list has to be polled.
-    pub(crate) doorbell_rang: bool,
+    pub(crate) doorbell_woke: bool,
     /// When the next peer that may wait unseen is due for a wake-up.
     pub(crate) unseen: Option<Instant>,
 }
@@ -127,7 +127,7 @@ pub(crate) struct Inner {
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: FreeList = FreeList::new();
-static USED_SLEEPERS: AtomicU64 = AtomicU64::new(0);
+static USED_WAITERS: AtomicU64 = AtomicU64::new(0);
 
 /// Adds a set; `None`: too many.
 pub(crate) fn add() -> Option<u32> {
@@ -195,8 +195,8 @@ pub(crate) fn remove(number: u32) -> bool {
     if at(number).has_sockets.swap(false, Ordering::Relaxed) {
         sockets::all().for_each(|(number, _)| forget(number));
     }
-    if let Some(sleeper) = inner.sleeper {
-        USED_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
+    if let Some(waiter) = inner.waiter {
+        USED_WAITERS.fetch_and(!(1 << waiter), Ordering::Relaxed);
     }
     *inner = Inner::new(number);
     let set = at(number);
@@ -298,14 +298,14 @@ impl std::ops::DerefMut for Guard<'_> {
     }
 }
 
-fn allocate_sleeper() -> Option<u32> {
-    let mut used = USED_SLEEPERS.load(Ordering::Relaxed);
+fn allocate_waiter() -> Option<u32> {
+    let mut used = USED_WAITERS.load(Ordering::Relaxed);
     loop {
         let free = used.trailing_ones();
-        if free >= SLEEPERS {
+        if free >= WAITERS {
             return None;
         }
-        match USED_SLEEPERS.compare_exchange(used, used | 1 << free, Ordering::Relaxed, Ordering::Relaxed) {
+        match USED_WAITERS.compare_exchange(used, used | 1 << free, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Some(free),
             Err(now) => used = now,
         }

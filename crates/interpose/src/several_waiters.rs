@@ -44,8 +44,8 @@ impl Promoted {
     /// there until that set is awake.
     #[inline]
     pub(crate) fn keeps_wake_ups(&mut self) -> bool {
-        if let Some((sleeper, _)) = self.parent_sleep
-            && pages::asleep_before(sleeper) != self.parent_sleep
+        if let Some((waiter, _)) = self.parent_sleep
+            && pages::asleep_before(waiter) != self.parent_sleep
         {
             self.parent_sleep = None;
         }

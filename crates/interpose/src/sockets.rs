@@ -160,7 +160,7 @@ pub(crate) struct Promoted {
     pub(crate) returned: VecDeque<u8>,
     pub(crate) waiters: Waiters,
     pub(crate) unseen: crate::unseen::Unseen,
-    /// A set of the parent slept at this sleeper and epoch when this process first used the
+    /// A set of the parent slept at this waiter and epoch when this process first used the
     /// inherited socket, and a wake-up for it may be about to arrive in this connection
     /// (`pages::asleep_before`).
     pub(crate) parent_sleep: Option<(u32, u32)>,
@@ -175,8 +175,8 @@ pub(crate) struct Promoted {
     pub(crate) hot: bool,
     /// That wake-up may have come already.
     pub(crate) stale: bool,
-    /// The sleeper of the loop page that polls it while it is not armed.
-    pub(crate) sleeper: u32,
+    /// The waiter of the loop page that polls it while it is not armed.
+    pub(crate) waiter: u32,
     /// The set that has it in its list, and checks it before sleeping: number plus 1; 0: none.
     pub(crate) listed_in: u32,
     /// Ring bytes whose arrival was reported to an edge-triggered set.
@@ -530,7 +530,7 @@ impl Guard<'_> {
             // The next use of the connection reports protocol violations by the peer.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             if is_first {
-                promoted.parent_sleep = pages::asleep_before(promoted.connection.sleeper());
+                promoted.parent_sleep = pages::asleep_before(promoted.connection.waiter());
             }
             let left = promoted.connection.is_over();
             self.kept_out = Some(self.socket);

@@ -119,7 +119,7 @@ impl Wait {
             return false;
         }
         match spin.next(now) {
-            Next::Look => true,
+            Next::Poll => true,
             Next::Yield => {
                 std::thread::yield_now();
                 let back = clock::now();

@@ -47,7 +47,7 @@ impl Promoted {
     /// Before a sleep: wakes a peer over TCP that may wait unseen, if that is due. Returns when it
     /// will be.
     pub(crate) fn wake_unseen_if_due(&mut self, fd: std::ffi::c_int) -> Option<Instant> {
-        let consumed = self.connection.lies_unseen()?;
+        let consumed = self.connection.has_unseen_bytes()?;
         let (now, peer_woke_at) = (clock::now(), Duration::from_nanos(self.connection.peer_woke_at()));
         let due = self.unseen.due(consumed, peer_woke_at, now)?;
         if now < due {

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ring::WakeUp;
-use ring::layout::NO_SLEEPER;
+use ring::layout::NO_WAITER;
 
 use crate::sockets::{Promoted, Socket, State};
 
@@ -88,7 +88,7 @@ impl Promoted {
     /// A call of ours waits for it, and polls before it sleeps.
     pub(crate) fn note_wait(&mut self) {
         self.waiters.wait();
-        self.connection.rings_each(false);
+        self.connection.requests_each(false);
     }
 
     /// A blocking read begins, and nothing has reported its bytes to the program.
@@ -130,7 +130,7 @@ impl Promoted {
         self.waiters.are_seen()
             && !ARMS_ALWAYS.load(Relaxed)
             && self.listed_in == 0
-            && self.sleeper == NO_SLEEPER
+            && self.waiter == NO_WAITER
             && self.has_one_waiter()
     }
 }

@@ -113,7 +113,7 @@ impl Lane {
         };
         lane.mute();
         let by = lane.wake_up();
-        lane.connection.looked_at_by(0, by);
+        lane.connection.polled_by(0, by);
         lane
     }
 
@@ -131,7 +131,7 @@ impl Lane {
     /// It takes nothing for now, whatever comes.
     pub(crate) fn mute(&mut self) {
         let by = self.wake_up();
-        self.connection.mute_by(by);
+        self.connection.mask_by(by);
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does
@@ -150,9 +150,9 @@ impl Lane {
     /// Drops bytes that came from the kernel behind all others; false if they are not bells.
     pub(crate) fn took_bells(&mut self, count: usize) -> bool {
         let bells = self.unread == 0
-            && matches!(self.connection.front(count), Ok(Front::Bells(all)) if all == count as u64);
+            && matches!(self.connection.front(count), Ok(Front::WakeUps(all)) if all == count as u64);
         if bells {
-            self.connection.took_from_kernel(count);
+            self.connection.kernel_delivered(count);
         }
         bells
     }
@@ -181,14 +181,14 @@ impl Lane {
     /// Drops the bells at the front of what the kernel gave.
     fn drop_bells(&mut self) {
         while self.unread > 0
-            && let Ok(Front::Bells(count)) = self.connection.front(self.unread)
+            && let Ok(Front::WakeUps(count)) = self.connection.front(self.unread)
         {
             self.drop_bytes(count as usize);
         }
     }
 
     fn drop_bytes(&mut self, count: usize) {
-        self.connection.took_from_kernel(count);
+        self.connection.kernel_delivered(count);
         self.unread -= count;
         let mut left = count;
         while let Some(first) = self.stash.front_mut() {
@@ -255,7 +255,7 @@ impl Core {
     }
 
     /// Its doorbell woke the channel.
-    pub(crate) fn is_rung(&mut self, handle: u32) {
+    pub(crate) fn is_woken(&mut self, handle: u32) {
         let Some(lane) = self.lane(handle) else { return };
         lane.rung = lane.rung.wrapping_add(1);
         if let Some(Doorbells { own, kind, .. }) = &lane.doorbells
@@ -405,7 +405,7 @@ impl Core {
                 Next::Nothing => return None,
                 Next::Ring(count) => self.deliver_from_ring(handle, reader, count)?,
                 Next::Kernel => match lane.connection.front(lane.unread) {
-                    Ok(Front::Bells(count)) => {
+                    Ok(Front::WakeUps(count)) => {
                         lane.drop_bytes(count as usize);
                         next = lane.next();
                         continue;
@@ -422,7 +422,7 @@ impl Core {
                         KernelEnd::Finished => Ok(0),
                         KernelEnd::Failed(errno) => Err(std::io::Error::from_raw_os_error(errno)),
                     };
-                    lane.connection.end_was_told();
+                    lane.connection.end_was_reported();
                     let data = self.take_read_data(reader);
                     (Event::Read { result, data, more: false }, false)
                 }
@@ -513,7 +513,7 @@ impl Core {
         let lane = self.lane(handle)?;
         let buffer = match lane.stash.pop_front()? {
             Stashed::Pooled(buffer) if buffer.len() <= count => {
-                lane.connection.took_from_kernel(buffer.len());
+                lane.connection.kernel_delivered(buffer.len());
                 lane.unread -= buffer.len();
                 buffer
             }
@@ -540,7 +540,7 @@ impl Core {
         }
         match self.lane(handle) {
             Some(lane) if lane.broken => true,
-            Some(lane) => lane.connection.look_again().unwrap_or(true),
+            Some(lane) => lane.connection.poll().unwrap_or(true),
             None => false,
         }
     }

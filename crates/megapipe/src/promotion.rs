@@ -532,13 +532,13 @@ impl Channel {
         let Some(lane) = self.core.lane(handle) else { return };
         if !lane.hot {
             // No sleep comes upon it to do so.
-            lane.connection.tell_counts();
+            lane.connection.publish_counts();
         }
         if lane.bell_under_way.is_some() {
             return;
         }
         let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
-        let wake_up = lane.connection.wants_bell(other, lane.doorbells.is_some());
+        let wake_up = lane.connection.wants_wake_up_by(other, lane.doorbells.is_some());
         self.core.spin.wrote(wake_up.is_some());
         match wake_up {
             Some(by) => self.core.queue_bell(handle, by),

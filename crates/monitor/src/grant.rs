@@ -8,14 +8,14 @@ use promote::client::LOOP_PAGE;
 use sys::doorbell;
 use sys::memory_file::MemoryFile;
 
-const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"MPR1");
+const REGION_MAGIC: u32 = u32::from_le_bytes(*b"MPR1");
 const LOOP_MAGIC: u32 = u32::from_le_bytes(*b"MPL1");
 const LAYOUT: u32 = 1;
 
 /// A segment of `size` bytes, of which none but the first page is taken yet.
 pub(crate) fn segment(size: u32) -> io::Result<MemoryFile> {
     let mut head = [0; 12];
-    for (place, word) in head.chunks_exact_mut(4).zip([SEGMENT_MAGIC, LAYOUT, size]) {
+    for (place, word) in head.chunks_exact_mut(4).zip([REGION_MAGIC, LAYOUT, size]) {
         place.copy_from_slice(&word.to_le_bytes());
     }
     MemoryFile::create("megapipe-segment", size.into(), &head)

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use promote::Reason;
 use promote::client::{DECLINES, DOORBELLS, OLDEST, QUEUES};
-use promote::watch::{LoopWatch, SegmentWatch};
+use promote::watch::{LoopWatch, RegionWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
 use sys::doorbell::Kind;
@@ -507,7 +507,7 @@ impl Meeting {
         parties: [Party; 2],
         clients: [&Client; 2],
         size: u32,
-    ) -> Result<[Option<SegmentWatch>; 2], Reason> {
+    ) -> Result<[Option<RegionWatch>; 2], Reason> {
         let no_memory = |error: io::Error| {
             tracing::error!(%error, "there is no shared memory for a connection, which stays on TCP");
             Reason::NoMemory
@@ -551,7 +551,7 @@ impl Meeting {
             }
         }
         // Without them the connection is as good, and only its numbers are not seen.
-        Ok(segments.each_ref().map(|segment| SegmentWatch::new(segment.read_only.as_fd(), size).ok()))
+        Ok(segments.each_ref().map(|segment| RegionWatch::new(segment.read_only.as_fd(), size).ok()))
     }
 
     /// Tells offers that have waited for a while what is known of their peers, and refuses those that have waited long

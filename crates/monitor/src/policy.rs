@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use promote::client::SEGMENT_SIZES;
+use promote::client::REGION_SIZES;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
 
@@ -119,7 +119,7 @@ impl Limits {
         let wrong = |key, value: u32, remedy| {
             Err(PolicyError::Limit { path: path.into(), key, value: value.into(), remedy })
         };
-        if !SEGMENT_SIZES.contains(&self.segment_size) || !self.segment_size.is_multiple_of(4096) {
+        if !REGION_SIZES.contains(&self.segment_size) || !self.segment_size.is_multiple_of(4096) {
             return wrong("segment_size", self.segment_size, "a multiple of 4096 from 8192 to 16777216");
         }
         if self.offers_burst == 0 {

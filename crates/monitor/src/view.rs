@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Instant;
 
-use promote::watch::{LoopWatch, SegmentWatch};
+use promote::watch::{LoopWatch, RegionWatch};
 use promote::wire::MonitorMessage;
 use promote::wire::view::{self, Allowed, Place, Promoted, Record, Section, Totals};
 use sys::tcp::End;
@@ -28,7 +28,7 @@ pub(crate) struct SeenEnd {
     pub(crate) size: u32,
     pub(crate) since: Instant,
     /// `None` if its segment could not be mapped.
-    pub(crate) watch: Option<SegmentWatch>,
+    pub(crate) watch: Option<RegionWatch>,
 }
 
 /// The ends of promoted connections, by number; numbers are not used twice.
@@ -57,7 +57,7 @@ impl Ends {
     fn record(&self, number: u64, seen: &SeenEnd, now: Instant) -> Record {
         // What the other end took is loaded before what this one sent, which is then more.
         let other = self.seen.get(&seen.other).and_then(|other| other.watch.as_ref());
-        let tail_taken = other.map(|watch| watch.words().head);
+        let tail_consumed = other.map(|watch| watch.words().head);
         Record::Promoted(Promoted {
             number,
             other: seen.other,
@@ -67,8 +67,8 @@ impl Ends {
             peer: seen.end.peer,
             age_ms: milliseconds(seen.since, now),
             segment_size: seen.size,
-            words: seen.watch.as_ref().map(SegmentWatch::words),
-            tail_taken: tail_taken.filter(|_| seen.watch.is_some()),
+            words: seen.watch.as_ref().map(RegionWatch::words),
+            tail_consumed: tail_consumed.filter(|_| seen.watch.is_some()),
         })
     }
 }

@@ -22,7 +22,7 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, 
 /// Bytes of a loop page.
 pub const LOOP_PAGE: usize = 4096;
 /// The smallest and the largest region, in bytes; its size is a multiple of 4096.
-pub const SEGMENT_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
+pub const REGION_SIZES: RangeInclusive<u32> = 8 << 10..=16 << 20;
 /// The oldest version of the protocol, which every client and monitor speaks.
 pub const OLDEST: u32 = 1;
 /// From this version on a client accepts doorbells.
@@ -626,5 +626,5 @@ impl Client {
 }
 
 fn is_segment_size(size: u32) -> bool {
-    SEGMENT_SIZES.contains(&size) && size.is_multiple_of(4096)
+    REGION_SIZES.contains(&size) && size.is_multiple_of(4096)
 }

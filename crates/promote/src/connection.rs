@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, Direction, LayoutError, LoopPage, PeerSegment, Segment, WakeUp};
+use ring::{Corrupt, Direction, LayoutError, LoopPage, PeerRegion, Region, WakeUp};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;
@@ -162,12 +162,12 @@ impl Connection {
     fn adopt(
         own: SharedMapping,
         peer: SharedMapping,
-        machine: impl FnOnce(Segment, PeerSegment) -> Result<Machine, Corrupt>,
+        machine: impl FnOnce(Region, PeerRegion) -> Result<Machine, Corrupt>,
     ) -> Result<Connection, AdoptError> {
         // SAFETY: both are mapped with the lengths given, the own one writable as the
         // client requested, and stay so beside `machine`; no references to them exist.
         let (own_segment, peer_segment) = unsafe {
-            (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
+            (Region::new(start_of(&own)?, own.len())?, PeerRegion::new(start_of(&peer)?, peer.len())?)
         };
         let locks =
             [Direction::Send, Direction::Receive].map(|half| ring::Lock::new(own_segment.clone(), half));
@@ -175,10 +175,10 @@ impl Connection {
         Ok(Connection { machine, _own: own, _peer: peer, shared: false, locks })
     }
 
-    /// As [`Machine::wants_bell`].
+    /// As [`Machine::wants_wake_up_by`].
     #[inline]
-    pub fn wants_bell(&mut self, other: &OtherLoop, has_doorbell: bool) -> Option<WakeUp> {
-        self.machine.wants_bell(&other.page, has_doorbell)
+    pub fn wants_wake_up_by(&mut self, other: &OtherLoop, has_doorbell: bool) -> Option<WakeUp> {
+        self.machine.wants_wake_up_by(&other.page, has_doorbell)
     }
 
     /// As [`Machine::wants_wake_up`].
@@ -187,15 +187,15 @@ impl Connection {
         self.machine.wants_wake_up(&other.page)
     }
 
-    /// As [`Machine::rang_doorbell`].
+    /// As [`Machine::woke_by_doorbell`].
     #[inline]
-    pub fn rang_doorbell(&mut self, other: &OtherLoop) {
-        self.machine.rang_doorbell(&other.page);
+    pub fn woke_by_doorbell(&mut self, other: &OtherLoop) {
+        self.machine.woke_by_doorbell(&other.page);
     }
 
-    /// As [`Machine::rang`].
-    pub fn rang(&mut self, other: &OtherLoop, taken: bool) {
-        self.machine.rang(&other.page, taken);
+    /// As [`Machine::woke_peer`].
+    pub fn woke_peer(&mut self, other: &OtherLoop, accepted: bool) {
+        self.machine.woke_peer(&other.page, accepted);
     }
 
     /// The process that holds this endpoint is about to fork: from here on each of the

@@ -3,7 +3,7 @@
 //! accepted and delivered, and executes the results: send the rest to the kernel, discard
 //! or send a wake-up byte, report the end of the stream.
 
-use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment, WakeUp};
+use ring::{Ahead, Corrupt, Endpoint, Front, Here, Path, PeerRegion, Ready, Region, WakeUp};
 
 mod demotion;
 
@@ -34,7 +34,7 @@ pub enum Next {
 /// the same from here on.
 #[derive(Clone, Debug, Hash)]
 pub struct Machine {
-    end: End,
+    end: Endpoint,
     kernel_end: Option<KernelEnd>,
     /// The ring was full, and a TCP run follows that the peer has not reached yet.
     spilled: bool,
@@ -64,37 +64,37 @@ impl Machine {
     /// # Errors
     ///
     /// The peer violated the protocol already.
-    pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+    pub fn new(own: Region, peer: PeerRegion, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
         let machine = Machine::new_unaware(own, peer, written, consumed)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
     }
 
     /// As [`Self::new`], but this endpoint waits for wake-ups; `waiter` is the one
-    /// that polls it when it is hot (see [`Self::looked_at_by`]).
+    /// that polls it when it is hot (see [`Self::polled_by`]).
     ///
     /// # Errors
     ///
     /// As for [`Self::new`].
     pub fn new_armed(
-        own: Segment,
-        peer: PeerSegment,
+        own: Region,
+        peer: PeerRegion,
         written: u64,
         consumed: u64,
         waiter: u32,
     ) -> Result<Machine, Corrupt> {
         let mut machine = Machine::new_unaware(own, peer, written, consumed)?;
-        machine.end.receiver.looked_at_by(waiter, WakeUp::Tcp);
+        machine.end.receiver.polled_by(waiter, WakeUp::Tcp);
         // No bytes can be unread: the peer uses its ring only once it is permitted to.
         machine.end.receiver.arm(WakeUp::Tcp)?;
         machine.end.receiver.mark_aware();
         Ok(machine)
     }
 
-    fn new_unaware(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
-        let mut end = End::new(own, peer)?;
+    fn new_unaware(own: Region, peer: PeerRegion, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+        let mut end = Endpoint::new(own, peer)?;
         end.sender.sent_before(written);
-        end.receiver.took_before(consumed);
+        end.receiver.consumed_before(consumed);
         Ok(Machine {
             end,
             kernel_end: None,
@@ -138,7 +138,7 @@ impl Machine {
         total: usize,
         kernel_idle: bool,
     ) -> Result<usize, Corrupt> {
-        if self.end.sender.lane() == Lane::Tcp && !self.enter_ring(kernel_idle)? {
+        if self.end.sender.path() == Path::Tcp && !self.enter_ring(kernel_idle)? {
             return Ok(0);
         }
         self.end.write(slices, total)
@@ -165,8 +165,8 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
-        self.end.sender.untaken()
+    pub fn unconsumed(&mut self) -> Result<usize, Corrupt> {
+        self.end.sender.unconsumed()
     }
 
     #[cold]
@@ -176,11 +176,11 @@ impl Machine {
         }
         let sender = &self.end.sender;
         if self.kernel_sends_left > 0
-            && sender.is_in_first_part()
+            && sender.is_in_first_run()
             && sender.peer_is_aware()
-            && !sender.kernel_bytes_were_taken()
+            && !sender.kernel_bytes_were_consumed()
         {
-            let consumed = sender.peer_took_of_kernel();
+            let consumed = sender.peer_consumed_of_kernel();
             self.kernel_sends_left -= u8::from(consumed > self.peer_consumed);
             self.peer_consumed = self.peer_consumed.max(consumed);
             return Ok(false);
@@ -192,7 +192,7 @@ impl Machine {
 
     /// The following bytes go to the kernel, whose back-pressure then applies, until the
     /// peer has reached them. No wake-up byte may be in flight
-    /// ([`Self::bell_was_taken`]): the TCP-path offset of the following bytes includes
+    /// ([`Self::wake_up_was_accepted`]): the TCP-path offset of the following bytes includes
     /// them.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Machine {
     pub fn spill(&mut self) -> Result<(), Corrupt> {
         // A peer that passes no runs while it consumes bytes violates the protocol.
         if !self.end.sender.open_tcp()? {
-            return Err(Corrupt::PartsTaken);
+            return Err(Corrupt::RunsPassed);
         }
         self.spilled = true;
         Ok(())
@@ -224,25 +224,25 @@ impl Machine {
     /// Whether the kernel's first bytes are stream bytes, as of the last check.
     #[inline]
     pub fn reads_data_from_kernel(&self) -> bool {
-        self.end.receiver.is_behind_bells()
+        self.end.receiver.is_behind_wake_ups()
     }
 
     /// Stream bytes consumed, of both paths.
     #[inline]
-    pub fn taken(&self) -> u64 {
+    pub fn consumed(&self) -> u64 {
         self.end.receiver.stream()
     }
 
     /// Stream bytes consumed from the kernel, without wake-up bytes.
     #[inline]
-    pub fn taken_from_kernel(&self) -> u64 {
-        self.end.receiver.taken_from_tcp()
+    pub fn consumed_from_kernel(&self) -> u64 {
+        self.end.receiver.consumed_from_tcp()
     }
 
     /// TCP-path offset of the bytes read, wake-up bytes included.
     #[inline]
     pub fn read_of_kernel(&self) -> u64 {
-        self.end.receiver.tcp_lane()
+        self.end.receiver.tcp_offset()
     }
 
     /// Whether [`Self::kernel_sends`] was called, or the kernel connection has ended.
@@ -254,11 +254,11 @@ impl Machine {
     /// Whether the next byte sent goes into the ring.
     #[inline]
     pub fn sends_to_ring(&self) -> bool {
-        self.end.sender.lane() == Lane::Ring
+        self.end.sender.path() == Path::Ring
     }
 
     /// The kernel accepted `count` of the bytes that [`Self::send`] left to it.
-    pub fn kernel_took(&mut self, count: usize) {
+    pub fn kernel_accepted(&mut self, count: usize) {
         self.end.sender.sent_over_tcp(count as u64);
     }
 
@@ -266,18 +266,18 @@ impl Machine {
     /// as sent. `Doorbell`, only where `has_doorbell`: the caller writes a byte to it,
     /// or, if that fails, to TCP where [`Self::may_wake_over_tcp`]. `Tcp`: the caller
     /// sends one byte 0 through the kernel, without waiting, and calls
-    /// [`Self::bell_was_taken`] if the kernel accepted it, else [`Self::kernel_refused`].
+    /// [`Self::wake_up_was_accepted`] if the kernel accepted it, else [`Self::kernel_refused`].
     /// If the kernel had no room, no byte is needed: the receiver has unread bytes.
     #[inline]
-    pub fn wants_bell(&mut self, other: &ring::PeerLoop, has_doorbell: bool) -> Option<WakeUp> {
+    pub fn wants_wake_up_by(&mut self, other: &ring::PeerLoop, has_doorbell: bool) -> Option<WakeUp> {
         let mut by = self.end.sender.wants_wake_up(other)?;
         if by == WakeUp::Doorbell && !has_doorbell {
-            if !self.end.sender.may_ring() {
+            if !self.end.sender.may_wake() {
                 return None;
             }
             by = WakeUp::Tcp;
         }
-        self.end.sender.rang(other, false);
+        self.end.sender.woke_peer(other, false);
         Some(by)
     }
 
@@ -306,8 +306,8 @@ impl Machine {
         self.peer_reads_no_more() && !self.end.sender.peer_keeps_to_tcp()
     }
 
-    /// As [`Self::wants_bell`], for an owner that wakes the peer at once and reports to
-    /// [`Self::rang`] whether the kernel accepted a byte on TCP: no wake-up counts as
+    /// As [`Self::wants_wake_up_by`], for an owner that wakes the peer at once and reports to
+    /// [`Self::woke_peer`] whether the kernel accepted a byte on TCP: no wake-up counts as
     /// sent before. See [`ring::Sender::wants_wake_up`].
     #[inline]
     pub fn wants_wake_up(&mut self, other: &ring::PeerLoop) -> Option<WakeUp> {
@@ -315,41 +315,41 @@ impl Machine {
     }
 
     /// Whether a byte on TCP may wake the peer: its doorbell is full, or the bytes sent
-    /// [stay unread](Self::lies_unseen). The owner sends it through the kernel at once,
-    /// and calls [`Self::bell_was_taken`] or [`Self::kernel_refused`].
+    /// [stay unread](Self::has_unseen_bytes). The owner sends it through the kernel at once,
+    /// and calls [`Self::wake_up_was_accepted`] or [`Self::kernel_refused`].
     #[cold]
     pub fn may_wake_over_tcp(&mut self) -> bool {
-        self.end.sender.may_ring()
+        self.end.sender.may_wake()
     }
 
     /// See [`Self::wants_wake_up`].
-    pub fn rang(&mut self, other: &ring::PeerLoop, taken: bool) {
-        match taken {
-            true => self.end.sender.rang(other, true),
-            false => self.end.sender.rang_in_vain(),
+    pub fn woke_peer(&mut self, other: &ring::PeerLoop, accepted: bool) {
+        match accepted {
+            true => self.end.sender.woke_peer(other, true),
+            false => self.end.sender.wake_up_had_no_room(),
         }
     }
 
     /// See [`Self::wants_wake_up`]: a byte was written to the doorbell.
     #[inline]
-    pub fn rang_doorbell(&mut self, other: &ring::PeerLoop) {
-        self.end.sender.rang(other, false);
+    pub fn woke_by_doorbell(&mut self, other: &ring::PeerLoop) {
+        self.end.sender.woke_peer(other, false);
     }
 
-    /// See [`ring::Sender::lies_unseen`].
-    pub fn lies_unseen(&mut self) -> Option<u64> {
-        self.end.sender.lies_unseen()
+    /// See [`ring::Sender::has_unseen_bytes`].
+    pub fn has_unseen_bytes(&mut self) -> Option<u64> {
+        self.end.sender.has_unseen_bytes()
     }
 
-    /// See [`ring::Sender::is_looked_for_behind_tcp`].
+    /// See [`ring::Sender::is_checked_behind_tcp`].
     #[cold]
-    pub fn is_looked_for_behind_tcp(&self) -> bool {
-        self.end.sender.is_looked_for_behind_tcp()
+    pub fn is_checked_behind_tcp(&self) -> bool {
+        self.end.sender.is_checked_behind_tcp()
     }
 
     /// The kernel accepted a wake-up byte.
-    pub fn bell_was_taken(&mut self) {
-        self.end.sender.bell_was_taken();
+    pub fn wake_up_was_accepted(&mut self) {
+        self.end.sender.wake_up_was_accepted();
     }
 
     /// The kernel accepted none of the bytes it was given: no wake-up byte, or no byte
@@ -359,7 +359,7 @@ impl Machine {
     }
 
     /// To be called before bytes that [`Self::send`] left over are given to the kernel;
-    /// [`Self::kernel_took`] or [`Self::kernel_refused`] follow. True: give it none, but
+    /// [`Self::kernel_accepted`] or [`Self::kernel_refused`] follow. True: give it none, but
     /// call [`Self::recall`].
     #[inline]
     pub fn about_to_send_over_tcp(&mut self) -> bool {
@@ -373,7 +373,7 @@ impl Machine {
         self.end.sender.kernel_call_begins();
     }
 
-    /// The call ended, and its result was reported to [`Self::kernel_took`] or
+    /// The call ended, and its result was reported to [`Self::kernel_accepted`] or
     /// [`Self::kernel_refused`].
     #[inline]
     pub fn kernel_call_ends(&mut self) {
@@ -412,8 +412,8 @@ impl Machine {
     }
 
     /// `count` of them were discarded as wake-up bytes, or delivered.
-    pub fn took_from_kernel(&mut self, count: usize) {
-        self.end.receiver.took_tcp(count as u64);
+    pub fn kernel_delivered(&mut self, count: usize) {
+        self.end.receiver.consumed_tcp(count as u64);
     }
 
     /// The kernel delivers no more.
@@ -429,7 +429,7 @@ impl Machine {
 
     /// The end was reported to the reader. An error is reported once; after it comes the
     /// end of the stream (as SO_ERROR is cleared by the call that reports it).
-    pub fn end_was_told(&mut self) {
+    pub fn end_was_reported(&mut self) {
         self.kernel_end = Some(KernelEnd::Finished);
     }
 
@@ -438,7 +438,7 @@ impl Machine {
     pub fn take_error(&mut self) -> Option<i32> {
         match self.kernel_end.map(|end| self.as_on_tcp(end)) {
             Some(KernelEnd::Failed(errno)) => {
-                self.end_was_told();
+                self.end_was_reported();
                 Some(errno)
             }
             Some(KernelEnd::Finished) | None => None,
@@ -452,8 +452,8 @@ impl Machine {
 
     /// Whether the bytes behind the available ones came over the other path.
     #[inline]
-    pub fn nears_next_part(&self) -> bool {
-        self.end.receiver.nears_next_part()
+    pub fn nears_next_run(&self) -> bool {
+        self.end.receiver.nears_next_run()
     }
 
     /// The available bytes; `unread` as for [`Self::front`].
@@ -486,7 +486,7 @@ impl Machine {
     /// As for [`Self::send`].
     #[inline]
     pub fn next(&mut self, unread: usize) -> Result<Next, Corrupt> {
-        match self.end.receiver.look()? {
+        match self.end.receiver.check()? {
             Ready::Ring(count) => Ok(Next::Ring(count)),
             Ready::Tcp { .. } if unread > 0 => Ok(Next::Kernel),
             Ready::Tcp { .. } | Ready::Nothing => {
@@ -500,8 +500,9 @@ impl Machine {
     #[cold]
     fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
         // An endpoint that closes stores `ended` and discards its wake-up bytes before.
-        let over_wake_up_bytes =
-            !self.end.sender.peer_resets() && self.end.sender.all_was_taken() && self.end.receiver.took_all();
+        let over_wake_up_bytes = !self.end.sender.peer_resets()
+            && self.end.sender.all_was_consumed()
+            && self.end.receiver.consumed_all();
         match end {
             KernelEnd::Failed(libc::ECONNRESET) if over_wake_up_bytes => KernelEnd::Finished,
             end => end,
@@ -553,8 +554,8 @@ impl Machine {
 
     /// Sets the waiter of the loop page that polls this endpoint while it is hot. To be
     /// called only while it is armed or masked.
-    pub fn looked_at_by(&mut self, waiter: u32, by: WakeUp) {
-        self.end.receiver.looked_at_by(waiter, by);
+    pub fn polled_by(&mut self, waiter: u32, by: WakeUp) {
+        self.end.receiver.polled_by(waiter, by);
     }
 
     /// This endpoint waits for wake-ups from here on. True: bytes are available already,
@@ -564,7 +565,7 @@ impl Machine {
     ///
     /// As for [`Self::send`].
     pub fn arm(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
-        self.end.tell_counts();
+        self.end.publish_counts();
         self.end.receiver.arm(by)
     }
 
@@ -576,13 +577,13 @@ impl Machine {
 
     /// To be called after an endpoint that stays armed consumed bytes of the kernel.
     /// True: ring bytes are available by now, for which no wake-up may come
-    /// ([`Self::wants_bell`]), and the endpoint is not armed.
+    /// ([`Self::wants_wake_up_by`]), and the endpoint is not armed.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn look_behind_kernel(&mut self) -> Result<bool, Corrupt> {
-        self.end.receiver.look_behind_tcp()
+    pub fn check_behind_kernel(&mut self) -> Result<bool, Corrupt> {
+        self.end.receiver.check_behind_tcp()
     }
 
     /// As [`Self::arm`], for an endpoint that leaves the available bytes unread. True:
@@ -592,14 +593,14 @@ impl Machine {
     ///
     /// As for [`Self::send`].
     pub fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
-        self.end.tell_counts();
+        self.end.publish_counts();
         self.end.receiver.arm_for_more(by)
     }
 
     /// Ring bytes that can be consumed, now or behind those of the kernel, as of the last
     /// check.
-    pub fn untaken_here(&self) -> usize {
-        self.end.receiver.untaken()
+    pub fn unconsumed_here(&self) -> usize {
+        self.end.receiver.unconsumed()
     }
 
     /// This endpoint is about to close or to reset the kernel connection, and reads no
@@ -611,18 +612,18 @@ impl Machine {
     /// This endpoint consumes nothing for now, whatever arrives, and ignores wake-ups: no
     /// wake-up on it may count for the others of its loop. [`Self::disarm`] or
     /// [`Self::arm`] end that.
-    pub fn mute(&mut self) {
-        self.mute_by(WakeUp::Tcp);
+    pub fn mask(&mut self) {
+        self.mask_by(WakeUp::Tcp);
     }
 
-    /// As [`Self::mute`]; a wake-up for bytes that arrived meanwhile comes by `by`.
-    pub fn mute_by(&mut self, by: WakeUp) {
-        self.end.receiver.mute_by(by);
+    /// As [`Self::mask`]; a wake-up for bytes that arrived meanwhile comes by `by`.
+    pub fn mask_by(&mut self, by: WakeUp) {
+        self.end.receiver.mask_by(by);
     }
 
-    /// See [`ring::Receiver::rings_each`].
-    pub fn rings_each(&mut self, each: bool) {
-        self.end.receiver.rings_each(each);
+    /// See [`ring::Receiver::requests_each`].
+    pub fn requests_each(&mut self, each: bool) {
+        self.end.receiver.requests_each(each);
     }
 
     /// See [`ring::Receiver::stay_armed`].
@@ -631,10 +632,10 @@ impl Machine {
         self.end.receiver.stay_armed(each);
     }
 
-    /// See [`ring::Receiver::sleeper`].
+    /// See [`ring::Receiver::waiter`].
     #[cold]
-    pub fn sleeper(&self) -> u32 {
-        self.end.receiver.sleeper()
+    pub fn waiter(&self) -> u32 {
+        self.end.receiver.waiter()
     }
 
     /// This endpoint is polled while its loop is awake.
@@ -645,8 +646,8 @@ impl Machine {
     /// Publishes the message counts, for monitoring: before a loop sleeps, and whenever a
     /// connection was used that is not polled then.
     #[inline]
-    pub fn tell_counts(&mut self) {
-        self.end.tell_counts();
+    pub fn publish_counts(&mut self) {
+        self.end.publish_counts();
     }
 
     /// Whether new bytes are available: the last check before a loop sleeps.
@@ -654,8 +655,8 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn look_again(&mut self) -> Result<bool, Corrupt> {
-        Ok(matches!(self.end.receiver.look_again()?, Ready::Ring(_)))
+    pub fn poll(&mut self) -> Result<bool, Corrupt> {
+        Ok(matches!(self.end.receiver.poll()?, Ready::Ring(_)))
     }
 
     /// Whether a close now has to be a reset: ring bytes are unread.

@@ -120,7 +120,7 @@ pub struct Spin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Poll again.
-    Look,
+    Poll,
     /// Yield the core, call [`Policy::yielded`], and poll again.
     Yield,
     /// Call [`Policy::missed`], and sleep.
@@ -296,7 +296,7 @@ impl Spin {
         if now >= self.until || self.was_crowded() {
             Next::Sleep
         } else if now < self.unshared_until {
-            Next::Look
+            Next::Poll
         } else {
             Next::Yield
         }
@@ -441,7 +441,7 @@ mod tests {
         let mut spin = policy.begin(US, Peer::Unknown).unwrap();
         assert_eq!(spin.next(US), Next::Yield);
         (0..UNSHARED_AFTER).for_each(|_| policy.yielded(&mut spin, US, US + RAN_OTHERS / 2));
-        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Look);
+        assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US), Next::Poll);
         assert_eq!(policy.begin(US, Peer::Unknown).unwrap().next(US + UNSHARED), Next::Yield);
         for _ in 0..MOST_YIELDS_TO_OTHERS {
             assert_eq!(spin.next(US), Next::Yield);
@@ -472,7 +472,7 @@ mod tests {
         policy.yielded(&mut spin, US, back);
         let spin = policy.begin(back, Peer::Unknown).unwrap();
         let end = back + policy.wake_up;
-        assert_eq!((spin.next(end - US), spin.next(end)), (Next::Look, Next::Sleep));
+        assert_eq!((spin.next(end - US), spin.next(end)), (Next::Poll, Next::Sleep));
         // Nor does one begin if a sleeping thread waits in the same queue; it does not
         // count for a pause.
         let mut queues = Policy { skip: 3, ..policy };

@@ -60,7 +60,7 @@ counters! {
     /// The same.
     ring_bytes_received,
     /// Calls into the kernel to wake the peer.
-    bells,
+    wake_ups,
     /// Waits that ended without a sleep.
     spun,
     /// Nanoseconds of wake-ups that these avoided.
@@ -263,7 +263,7 @@ impl Summary {
             self.ring_bytes_sent,
             self.ring_receives,
             self.ring_bytes_received,
-            calls.saturating_sub(self.bells),
+            calls.saturating_sub(self.wake_ups),
         )?;
         writeln!(
             to,
@@ -276,7 +276,7 @@ impl Summary {
             "megapipe: {name} ({pid}): {} wake-ups sent, {} waits without sleeping, {} spins without a message, \
              {} yields to other work, {} sleeps cut short by other threads, \
              {} connections with several waiters",
-            self.bells, self.spun, self.vain, self.crowded, self.rechecks, self.contended,
+            self.wake_ups, self.spun, self.vain, self.crowded, self.rechecks, self.contended,
         )
     }
 }

@@ -128,7 +128,7 @@ impl Viewer {
     ///
     /// The monitor ended, sent an invalid message, or did not complete its answer within
     /// 30 s.
-    pub fn look(&self) -> Result<View, ViewError> {
+    pub fn query(&self) -> Result<View, ViewError> {
         let mut totals = None;
         let (mut loops, mut promoted) = (Vec::new(), Vec::new());
         let mut bytes = [0; MOST_BYTES];
@@ -172,7 +172,7 @@ impl Viewer {
     ///
     /// # Errors
     ///
-    /// As for `look`.
+    /// As for `check`.
     pub fn allowed(&self, user: u32) -> Result<Option<Allowed>, ViewError> {
         self.send(ClientMessage::AskPolicy { user })?;
         let mut bytes = [0; MOST_BYTES];

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use ring::layout::PAGE;
-use ring::{LayoutError, LoopView, SegmentView};
+use ring::{LayoutError, LoopView, RegionView};
 use sys::mapping::{MapError, SharedMapping};
 
 use crate::client::LOOP_PAGE;
@@ -24,25 +24,25 @@ pub enum WatchError {
 
 /// The first page of a region, mapped read-only.
 #[derive(Debug)]
-pub struct SegmentWatch {
+pub struct RegionWatch {
     // Dropped before its memory.
-    view: SegmentView,
+    view: RegionView,
     _memory: SharedMapping,
 }
 
-impl SegmentWatch {
+impl RegionWatch {
     /// Maps the first page of a region of `size` bytes.
     ///
     /// # Errors
     ///
     /// mmap(2), mostly ENOMEM beyond vm.max_map_count; or it is not sealed memory.
-    pub fn new(segment: BorrowedFd<'_>, size: u32) -> Result<SegmentWatch, WatchError> {
+    pub fn new(segment: BorrowedFd<'_>, size: u32) -> Result<RegionWatch, WatchError> {
         let memory = SharedMapping::beginning(segment, size as usize, PAGE)?;
         let start = NonNull::new(memory.address()).ok_or(LayoutError::Alignment)?;
         // SAFETY: a page is mapped there, and stays so beside `view`; no references to it
         // exist.
-        let view = unsafe { SegmentView::new(start) }?;
-        Ok(SegmentWatch { view, _memory: memory })
+        let view = unsafe { RegionView::new(start) }?;
+        Ok(RegionWatch { view, _memory: memory })
     }
 
     /// The words as its endpoint wrote them: unverified.
@@ -64,7 +64,7 @@ impl LoopWatch {
     ///
     /// # Errors
     ///
-    /// As for [`SegmentWatch::new`].
+    /// As for [`RegionWatch::new`].
     pub fn new(page: BorrowedFd<'_>) -> Result<LoopWatch, WatchError> {
         let memory = SharedMapping::read_only(page, LOOP_PAGE)?;
         let start = NonNull::new(memory.address()).ok_or(LayoutError::Alignment)?;

@@ -399,8 +399,8 @@ fn send_any(connection: &OwnedFd, message: MonitorMessage, descriptors: &[Borrow
     let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(descriptors)));
     let packet = message.encode();
-    let parts = [std::io::IoSlice::new(packet.as_bytes())];
-    rustix::net::sendmsg(connection, &parts, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    let runs = [std::io::IoSlice::new(packet.as_bytes())];
+    rustix::net::sendmsg(connection, &runs, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
 }
 
 /// With every monitor a client gets what both speak, and no doorbells that it did not ask for.

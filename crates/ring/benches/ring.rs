@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ring::layout::{LOOP_PAGE_SIZE, format_loop_page, format_segment};
-use ring::{End, PeerLoop, PeerSegment, Segment};
+use ring::layout::{LOOP_PAGE_SIZE, format_loop_page, format_region};
+use ring::{Endpoint, PeerLoop, PeerRegion, Region};
 
 const ROUNDS: usize = 31;
 const ROUND_TRIPS: u32 = 10_000;
 const MESSAGES: u32 = 50_000;
 /// Bytes of a copying round.
 const BULK: usize = 16 << 20;
-const SEGMENT: usize = 256 * 1024;
+const REGION: usize = 256 * 1024;
 
 fn pin(cpu: usize) {
     // SAFETY: an all-zero set is a valid empty one; CPU_SET bounds its index.
@@ -43,16 +43,16 @@ fn memory(size: usize, head: &[u8]) -> NonNull<u8> {
     }
 }
 
-fn ends() -> [(End, PeerLoop); 2] {
-    let head = format_segment(SEGMENT).expect("a size");
-    let segments = [(); 2].map(|()| memory(SEGMENT, &head));
+fn ends() -> [(Endpoint, PeerLoop); 2] {
+    let head = format_region(REGION).expect("a size");
+    let regions = [(); 2].map(|()| memory(REGION, &head));
     let mut ends = [0, 1].map(|end: usize| {
         let page = memory(LOOP_PAGE_SIZE, &format_loop_page());
         // SAFETY: the memory is never given back.
         unsafe {
-            let own = Segment::new(segments[end], SEGMENT).expect("formatted");
-            let peer = PeerSegment::new(segments[1 - end], SEGMENT).expect("formatted");
-            (End::new(own, peer).expect("new"), PeerLoop::new(page).expect("formatted"))
+            let own = Region::new(regions[end], REGION).expect("formatted");
+            let peer = PeerRegion::new(regions[1 - end], REGION).expect("formatted");
+            (Endpoint::new(own, peer).expect("new"), PeerLoop::new(page).expect("formatted"))
         }
     });
     ends.iter().for_each(|(end, _)| end.receiver.mark_aware());
@@ -108,14 +108,14 @@ fn bare_round_trips() -> f64 {
     took.as_nanos() as f64 / f64::from(ROUND_TRIPS)
 }
 
-fn send(end: &mut End, peer_loop: &mut PeerLoop, message: &[u8]) {
+fn send(end: &mut Endpoint, peer_loop: &mut PeerLoop, message: &[u8]) {
     while end.write([message], usize::MAX).expect("honest") == 0 {
         spin_loop();
     }
-    assert!(!end.sender.wants_bell(peer_loop));
+    assert!(!end.sender.wants_tcp_wake_up(peer_loop));
 }
 
-fn receive(end: &mut End, buffer: &mut [u8]) -> usize {
+fn receive(end: &mut Endpoint, buffer: &mut [u8]) -> usize {
     loop {
         match end.receiver.read(buffer).expect("honest") {
             0 => spin_loop(),
@@ -145,7 +145,7 @@ fn round_trips(size: usize) -> f64 {
     took.as_nanos() as f64 / f64::from(ROUND_TRIPS)
 }
 
-/// Millions of messages a second; a bell is thought of after each `batch`.
+/// Millions of messages a second; a wake-up is considered after each `batch`.
 fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
     let [(mut first, first_loop), (mut second, _)] = ends();
     let took = both(
@@ -161,7 +161,7 @@ fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
                     }
                 }
                 if number % batch == 0 {
-                    assert!(!first.sender.wants_bell(&first_loop));
+                    assert!(!first.sender.wants_tcp_wake_up(&first_loop));
                 }
             }
         },
@@ -226,8 +226,8 @@ fn main() {
         ("round trip, two cache lines", "ns", &bare_round_trips),
         ("round trip, ring, 8 bytes", "ns", &|| round_trips(8)),
         ("round trip, ring, 64 bytes", "ns", &|| round_trips(64)),
-        ("stream, 64 bytes, bell check each", "M/s", &|| stream(64, 1, 64)),
-        ("stream, 64 bytes, bell check per 16", "M/s", &|| stream(64, 16, 64)),
+        ("stream, 64 bytes, wake-up check each", "M/s", &|| stream(64, 1, 64)),
+        ("stream, 64 bytes, wake-up check per 16", "M/s", &|| stream(64, 16, 64)),
         ("stream, 64 bytes, per 16, reads of 4 KiB", "M/s", &|| stream(64, 16, 4096)),
         ("memcpy, 64 KiB", "GB/s", &|| memcpy(64 << 10)),
         ("ring, 64 KiB", "GB/s", &|| bulk(64 << 10)),

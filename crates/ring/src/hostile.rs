@@ -4,8 +4,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use ring::{Corrupt, End, Lane, Leaving, PeerLoop, PeerSegment, Ready, Segment, WakeUp};
+use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_region};
+use ring::{Corrupt, DemotionStep, Endpoint, Path, PeerLoop, PeerRegion, Ready, Region, WakeUp};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -49,10 +49,10 @@ impl Drop for Memory {
 /// Words of a region that its peer reads: aware, armed, ended, parts, records, tail,
 /// base, head.
 const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
-/// Those of a demotion: left, at_kernel, owes, given_back, got_back.
+/// Those of a demotion: left, at_kernel, owes, returned, returned_accepted.
 const LEAVING: [usize; 5] = [76, 96, 100, 112, 120];
 /// The `owes` of an endpoint that requests the return of all unread bytes.
-const WANTS_BACK: u32 = u32::MAX - 1;
+const WANTS_RETURN: u32 = u32::MAX - 1;
 
 struct Script<'a>(&'a [u8]);
 
@@ -68,17 +68,17 @@ impl Script<'_> {
 
 /// Runs one script; returns how the connection ended, if it did.
 pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
-    let segments = [(); 2].map(|()| Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).expect("a size")));
+    let regions = [(); 2].map(|()| Memory::new(MIN_SIZE, &format_region(MIN_SIZE).expect("a size")));
     let page = Memory::new(LOOP_PAGE_SIZE, &format_loop_page());
     // SAFETY: the memory is dropped after its users, since it was declared before.
     let (own, peer, mut peer_loop) = unsafe {
         (
-            Segment::new(segments[0].start, MIN_SIZE).expect("formatted"),
-            PeerSegment::new(segments[1].start, MIN_SIZE).expect("formatted"),
+            Region::new(regions[0].start, MIN_SIZE).expect("formatted"),
+            PeerRegion::new(regions[1].start, MIN_SIZE).expect("formatted"),
             PeerLoop::new(page.start).expect("formatted"),
         )
     };
-    let mut end = match End::new(own, peer) {
+    let mut end = match Endpoint::new(own, peer) {
         Ok(end) => end,
         Err(corrupt) => return Some(corrupt),
     };
@@ -87,7 +87,7 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
     // At most one step for each byte.
     while let Some(step) = script.byte() {
         if let Err(corrupt) =
-            self::step(&mut end, &mut peer_loop, step, &mut script, &mut buffer, &segments[1], &page)
+            self::step(&mut end, &mut peer_loop, step, &mut script, &mut buffer, &regions[1], &page)
         {
             return Some(corrupt);
         }
@@ -96,7 +96,7 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
 }
 
 fn step(
-    end: &mut End,
+    end: &mut Endpoint,
     peer_loop: &mut PeerLoop,
     step: u8,
     script: &mut Script<'_>,
@@ -120,23 +120,23 @@ fn step(
         11 => drop(sender.open_ring()?),
         12 => drop(sender.open_tcp()?),
         13 => {
-            if sender.wants_bell(peer_loop) {
-                sender.rang(peer_loop, size.is_multiple_of(2));
+            if sender.wants_tcp_wake_up(peer_loop) {
+                sender.woke_peer(peer_loop, size.is_multiple_of(2));
             }
         }
         14 => sender.sent_over_tcp(size as u64),
         15 => drop(sender.drained()?),
         16 => {
-            let ready = receiver.look_again()?;
-            let taken = receiver.read(&mut buffer[..size])?;
+            let ready = receiver.poll()?;
+            let consumed = receiver.read(&mut buffer[..size])?;
             if let Ready::Ring(here) = ready {
-                assert_eq!(taken, here.min(size));
+                assert_eq!(consumed, here.min(size));
             }
         }
         17 => drop(receiver.peek(size / 2, &mut buffer[..size])?),
         18 => assert!(receiver.skip(size)? <= size),
         19 => drop(receiver.tcp(size as u64)?),
-        20 => receiver.took_tcp(size as u64),
+        20 => receiver.consumed_tcp(size as u64),
         21 => drop(receiver.arm(WakeUp::Tcp)?),
         22 => {
             receiver.save();
@@ -144,32 +144,32 @@ fn step(
             sender.resume();
         }
         _ if step >= 216 => theirs.poke(LEAVING[size % LEAVING.len()], (size / LEAVING.len()) as u32),
-        _ if step >= 192 => theirs.poke(LEAVING[2], WANTS_BACK),
+        _ if step >= 192 => theirs.poke(LEAVING[2], WANTS_RETURN),
         _ if step >= 144 => {
-            receiver.leave();
-            if receiver.leaving()? == Leaving::GiveBack
-                && receiver.is_wanted_back() == Some(true)
-                && receiver.left_to_take() == 0
+            receiver.demote();
+            if receiver.demotion_step()? == DemotionStep::Return
+                && receiver.is_return_wanted() == Some(true)
+                && receiver.left_to_consume() == 0
             {
-                assert!(sender.give_back(&buffer[..size])? <= size);
-                receiver.gave_all_back();
+                assert!(sender.return_bytes(&buffer[..size])? <= size);
+                receiver.returned_all();
             }
         }
         _ if step >= 96 => {
             let left = sender.about_to_send_over_tcp();
-            if sender.wants_back()? {
+            if sender.wants_return()? {
                 let mut back = Vec::new();
-                sender.get_back(&mut back)?;
+                sender.accept_returned(&mut back)?;
                 assert!(back.len() <= sender.ring_length());
             } else {
                 let count = sender.peek_owed(&mut buffer[..size])?;
-                assert!(count <= size && (left || !sender.peer_left()));
-                sender.sent_again(count)?;
+                assert!(count <= size && (left || !sender.peer_is_demoted()));
+                sender.resent(count)?;
             }
         }
         _ => {
             for ahead in receiver.ahead(size as u64)? {
-                if ahead.lane == Lane::Ring {
+                if ahead.path == Path::Ring {
                     assert!(receiver.copy_ahead(ahead.skip, &mut buffer[..size]) <= size);
                 }
             }

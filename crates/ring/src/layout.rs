@@ -3,7 +3,7 @@
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First word of a region, "MPR1".
-pub const SEGMENT_MAGIC: u32 = 0x3152_504d;
+pub const REGION_MAGIC: u32 = 0x3152_504d;
 /// First word of a loop page, "MPL1".
 pub const LOOP_MAGIC: u32 = 0x314c_504d;
 /// The layout version of this crate.
@@ -27,19 +27,19 @@ pub const MAX_UNREAD_RECORDS: u32 = RECORDS - 1;
 /// Words for statistics in a region and in a loop page.
 pub const COUNTERS: usize = 16;
 /// Offset of the counters in a region.
-pub const SEGMENT_COUNTERS_OFFSET: usize = 512;
+pub const REGION_COUNTERS_OFFSET: usize = 512;
 /// Counter of a region: messages that its endpoint sent, over either path. Written by the
 /// sender half, in another cache line than the receiver half's.
 pub const SENT_MESSAGES: usize = 0;
 /// Counter of a region: messages that its endpoint consumed, over either path.
-pub const TAKEN_MESSAGES: usize = 8;
+pub const CONSUMED_MESSAGES: usize = 8;
 /// A half publishes its count after this many messages at the latest, and whenever its
 /// owner is idle.
 pub(crate) const COUNTED_EVERY: u64 = 64;
 /// Waiters of a loop page: epoll sets or threads that sleep independently.
-pub const SLEEPERS: u32 = 61;
+pub const WAITERS: u32 = 61;
 /// The waiter of a receiver that is polled whatever its loop does: it never sleeps.
-pub const NO_SLEEPER: u32 = u32::MAX;
+pub const NO_WAITER: u32 = u32::MAX;
 /// `at_kernel`: a wake-up byte, or the first bytes of a TCP run, are on their way into
 /// the kernel.
 pub(crate) const BUSY: u32 = 1;
@@ -47,16 +47,16 @@ pub(crate) const BUSY: u32 = 1;
 pub(crate) const REFUSED: u32 = u32::MAX;
 /// `owes`: this endpoint requests the return of the bytes that the peer did not consume,
 /// and sends nothing until it has them.
-pub(crate) const WANTS_BACK: u32 = u32::MAX - 1;
+pub(crate) const WANTS_RETURN: u32 = u32::MAX - 1;
 /// `ended`: this endpoint reads no more.
 pub(crate) const ENDED: u32 = 1;
 /// `left`: this endpoint is demoted: it consumes nothing from the ring any more.
-pub(crate) const LEFT: u32 = 1;
+pub(crate) const DEMOTED: u32 = 1;
 /// `left`: demoted, and the unread bytes cannot be resent in order, since they lie on
 /// both paths.
-pub(crate) const LEFT_BOTH: u32 = 2;
+pub(crate) const DEMOTED_ON_BOTH: u32 = 2;
 /// `left`: all of those bytes were returned.
-pub(crate) const GAVE_BACK: u32 = 3;
+pub(crate) const RETURNED_ALL: u32 = 3;
 /// `at_kernel`: this endpoint sends nothing more.
 pub(crate) const FINISHED: u32 = 2;
 /// `copied`: the largest number of copies; no ring is longer.
@@ -68,10 +68,10 @@ pub const LOOP_COUNTERS_OFFSET: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// No region may have this size.
-    #[error("a segment of {0} bytes; it has {MIN_SIZE} to {MAX_SIZE}, a multiple of {PAGE}")]
+    #[error("a region of {0} bytes; it has {MIN_SIZE} to {MAX_SIZE}, a multiple of {PAGE}")]
     Size(usize),
     /// The header states another size than was mapped.
-    #[error("the segment says it has {said} bytes, and is mapped with {mapped}")]
+    #[error("the region says it has {said} bytes, and is mapped with {mapped}")]
     OtherSize {
         /// The size in the region's header.
         said: u32,
@@ -93,10 +93,10 @@ pub enum LayoutError {
 ///
 /// # Errors
 /// [`LayoutError::Size`] if no region may have this size.
-pub fn format_segment(size: usize) -> Result<[u8; 12], LayoutError> {
+pub fn format_region(size: usize) -> Result<[u8; 12], LayoutError> {
     check_size(size)?;
     let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
+    bytes[..4].copy_from_slice(&REGION_MAGIC.to_le_bytes());
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
     // At most MAX_SIZE, so it fits.
     bytes[8..].copy_from_slice(&(size as u32).to_le_bytes());
@@ -118,7 +118,7 @@ pub(crate) fn check_size(size: usize) -> Result<(), LayoutError> {
 
 #[cfg(not(ring_loom))]
 pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) -> Result<(), LayoutError> {
-    if magic != SEGMENT_MAGIC {
+    if magic != REGION_MAGIC {
         return Err(LayoutError::Magic(magic));
     }
     if version != VERSION {
@@ -164,10 +164,10 @@ pub(crate) struct Header {
     pub(crate) armed: AtomicU32,
     pub(crate) ended: AtomicU32,
     /// The waiter of the loop page that polls this receiver while it is hot.
-    pub(crate) sleeper: AtomicU32,
+    pub(crate) waiter: AtomicU32,
     /// Not 0: this endpoint is demoted. It consumes nothing from the ring, and ignores
     /// wake-up bytes.
-    pub(crate) left: AtomicU32,
+    pub(crate) demoted: AtomicU32,
     /// 1: a process has used this endpoint that did not map it at the promotion.
     pub(crate) several: AtomicU32,
     /// The process that used this endpoint last.
@@ -188,12 +188,12 @@ pub(crate) struct Header {
     reserved: AtomicU32,
     /// Bytes that this endpoint has returned since its demotion: the last of them lie
     /// behind `tail`.
-    pub(crate) given_back: AtomicU64,
+    pub(crate) returned: AtomicU64,
     /// How many of the bytes that the demoted peer returned this endpoint has read.
-    pub(crate) got_back: AtomicU64,
-    pub(crate) parts_published: AtomicU32,
-    pub(crate) parts_taken: AtomicU32,
-    pub(crate) bells: AtomicU32,
+    pub(crate) returned_accepted: AtomicU64,
+    pub(crate) runs_published: AtomicU32,
+    pub(crate) runs_passed: AtomicU32,
+    pub(crate) tcp_wake_ups: AtomicU32,
     gap_140: Gap<4>,
     /// The TCP-path offset at which copies of ring bytes begin, the ring count behind the
     /// last of them, and their number, with a generation number of these three words
@@ -211,7 +211,7 @@ pub(crate) struct Header {
     pub(crate) receive_lock: AtomicU32,
     gap_328: Gap<56>,
     pub(crate) sent: Positions,
-    pub(crate) taken: Positions,
+    pub(crate) consumed: Positions,
     /// The last arming number.
     pub(crate) arming: AtomicU32,
     gap_436: Gap<76>,
@@ -253,7 +253,7 @@ pub(crate) struct LoopHeader {
 }
 
 #[cfg(not(ring_loom))]
-const OTHER_WAITERS: usize = SLEEPERS as usize - 1;
+const OTHER_WAITERS: usize = WAITERS as usize - 1;
 /// The model has few, since the checker tracks each word.
 #[cfg(ring_loom)]
 const OTHER_WAITERS: usize = 1;
@@ -269,7 +269,7 @@ pub(crate) struct WaiterWord {
 }
 
 impl LoopHeader {
-    /// The word of a waiter; `None` if there is no such waiter, as for [`NO_SLEEPER`].
+    /// The word of a waiter; `None` if there is no such waiter, as for [`NO_WAITER`].
     #[inline(always)]
     pub(crate) fn asleep(&self, waiter: u32) -> Option<&AtomicU32> {
         match waiter {
@@ -288,8 +288,8 @@ const _: () = {
     assert!(offset_of!(Header, aware) == 12);
     assert!(offset_of!(Header, armed) == 64);
     assert!(offset_of!(Header, ended) == 68);
-    assert!(offset_of!(Header, sleeper) == 72);
-    assert!(offset_of!(Header, left) == 76);
+    assert!(offset_of!(Header, waiter) == 72);
+    assert!(offset_of!(Header, demoted) == 76);
     assert!(offset_of!(Header, several) == 80);
     assert!(offset_of!(Header, process) == 84);
     assert!(offset_of!(Header, forks) == 88);
@@ -298,11 +298,11 @@ const _: () = {
     assert!(offset_of!(Header, owes) == 100);
     assert!(offset_of!(Header, sending) == 104);
     assert!(offset_of!(Header, reserved) == 108);
-    assert!(offset_of!(Header, given_back) == 112);
-    assert!(offset_of!(Header, got_back) == 120);
-    assert!(offset_of!(Header, parts_published) == 128);
-    assert!(offset_of!(Header, parts_taken) == 132);
-    assert!(offset_of!(Header, bells) == 136);
+    assert!(offset_of!(Header, returned) == 112);
+    assert!(offset_of!(Header, returned_accepted) == 120);
+    assert!(offset_of!(Header, runs_published) == 128);
+    assert!(offset_of!(Header, runs_passed) == 132);
+    assert!(offset_of!(Header, tcp_wake_ups) == 136);
     assert!(offset_of!(Header, copied_at) == 144);
     assert!(offset_of!(Header, copied_tail) == 152);
     assert!(offset_of!(Header, copied) == 160);
@@ -313,9 +313,9 @@ const _: () = {
     assert!(offset_of!(Header, send_lock) == 320);
     assert!(offset_of!(Header, receive_lock) == 324);
     assert!(offset_of!(Header, sent) == 384);
-    assert!(offset_of!(Header, taken) == 408);
+    assert!(offset_of!(Header, consumed) == 408);
     assert!(offset_of!(Header, arming) == 432);
-    assert!(offset_of!(Header, counters) == SEGMENT_COUNTERS_OFFSET);
+    assert!(offset_of!(Header, counters) == REGION_COUNTERS_OFFSET);
     assert!(offset_of!(Header, stamp) == 1016);
     assert!(offset_of!(Header, tail) == 1024);
     assert!(offset_of!(Header, base) == 1032);

@@ -1,6 +1,6 @@
 //! Direction locks: one holder at a time among the threads and processes of one endpoint.
 
-use crate::memory::Segment;
+use crate::memory::Region;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The half of an endpoint that a lock guards.
@@ -49,21 +49,21 @@ const PAUSES_PER_CHECK: u32 = 64;
 /// A direction lock of the own region.
 #[derive(Clone, Debug)]
 pub struct Lock {
-    segment: Segment,
+    region: Region,
     direction: Direction,
 }
 
 impl Lock {
     /// The lock of one half.
-    pub fn new(segment: Segment, direction: Direction) -> Lock {
-        Lock { segment, direction }
+    pub fn new(region: Region, direction: Direction) -> Lock {
+        Lock { region, direction }
     }
 
     #[inline(always)]
     fn word(&self) -> &AtomicU32 {
         match self.direction {
-            Direction::Send => &self.segment.header().send_lock,
-            Direction::Receive => &self.segment.header().receive_lock,
+            Direction::Send => &self.region.header().send_lock,
+            Direction::Receive => &self.region.header().receive_lock,
         }
     }
 
@@ -112,7 +112,7 @@ impl Lock {
     #[inline]
     pub fn passes_to(&self, process: u32) -> bool {
         // Ordered by the lock, as all stores of its holders.
-        let word = &self.segment.header().process;
+        let word = &self.region.header().process;
         let passes = word.load(Ordering::Relaxed) != process;
         if passes {
             word.store(process, Ordering::Relaxed);
@@ -122,30 +122,30 @@ impl Lock {
 
     /// A process that holds this endpoint is about to fork.
     pub fn adds_holder(&self) {
-        self.segment.header().forks.fetch_add(1, Ordering::Relaxed);
+        self.region.header().forks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A process closes this endpoint. True: it was the last one.
     pub fn drops_holder(&self) -> bool {
-        let forks = &self.segment.header().forks;
+        let forks = &self.region.header().forks;
         let updated = forks.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |forks| forks.checked_sub(1));
         updated.is_err()
     }
 
     /// Whether other processes than the caller's hold it.
     pub fn has_holders(&self) -> bool {
-        self.segment.header().forks.load(Ordering::Acquire) > 0
+        self.region.header().forks.load(Ordering::Acquire) > 0
     }
 
     /// Records that more than one process uses this endpoint; never undone.
     pub fn mark_several(&self) {
-        self.segment.header().several.store(1, Ordering::Relaxed);
+        self.region.header().several.store(1, Ordering::Relaxed);
     }
 
     /// Whether more than one process has used this endpoint.
     #[inline]
     pub fn has_several(&self) -> bool {
-        self.segment.header().several.load(Ordering::Relaxed) != 0
+        self.region.header().several.load(Ordering::Relaxed) != 0
     }
 
     /// Releases it, if `thread` holds it.

@@ -10,11 +10,11 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::layout::NO_SLEEPER;
+use crate::layout::NO_WAITER;
 use crate::memory::PageMemory;
 use crate::{
-    Acquired, Direction, End, Front, Lane, Leaving, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment,
-    Sender, Wait, WakeUp,
+    Acquired, DemotionStep, Direction, Endpoint, Front, Lock, LoopPage, Path, PeerLoop, Ready, Receiver,
+    Region, Sender, Wait, WakeUp,
 };
 
 /// A ring so short that a few bytes wrap around it.
@@ -29,15 +29,15 @@ fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A sender at one endpoint and a receiver at the other, and their other halves.
-fn direction() -> (End, End) {
-    let (first, first_seen) = Segment::model(RING);
-    let (second, second_seen) = Segment::model(RING);
-    (End::new(first, second_seen).unwrap(), End::new(second, first_seen).unwrap())
+fn direction() -> (Endpoint, Endpoint) {
+    let (first, first_seen) = Region::model(RING);
+    let (second, second_seen) = Region::model(RING);
+    (Endpoint::new(first, second_seen).unwrap(), Endpoint::new(second, first_seen).unwrap())
 }
 
 fn ring_direction() -> (Sender, Receiver) {
     let (sends, receives) = direction();
-    let End { mut sender, .. } = sends;
+    let Endpoint { mut sender, .. } = sends;
     receives.receiver.mark_aware();
     assert!(sender.open_ring().unwrap());
     (sender, receives.receiver)
@@ -130,7 +130,7 @@ fn loom_head_loaded_by_a_check() {
             assert_eq!(byte, [1]);
         });
         assert_eq!(first.write([[1].as_slice()], 1).unwrap(), 1);
-        first.receiver.look_again().unwrap();
+        first.receiver.poll().unwrap();
         // Fills the ring or, if the head was loaded, reuses the first place.
         assert!(first.write([[2, 3, 4].as_slice()], 3).unwrap() >= 2);
         reader.join().unwrap();
@@ -147,7 +147,7 @@ fn loom_head_is_published_with_the_answer() {
             end.receiver.mark_aware();
         }
         assert!(first.sender.open_ring().unwrap() && second.sender.open_ring().unwrap());
-        let read = |end: &mut End| {
+        let read = |end: &mut Endpoint| {
             let mut byte = [0];
             while end.receiver.read(&mut byte).unwrap() == 0 {
                 thread::yield_now();
@@ -174,17 +174,17 @@ fn wake(sender: &mut Sender, peer_loop: &PeerLoop, both: &Kernel) {
     match sender.wants_wake_up(peer_loop) {
         Some(WakeUp::Doorbell) => {
             both.send(1);
-            sender.rang(peer_loop, false);
+            sender.woke_peer(peer_loop, false);
         }
         Some(WakeUp::Tcp) => {
             both.send(0);
-            sender.rang(peer_loop, true);
+            sender.woke_peer(peer_loop, true);
         }
         None => {}
     }
 }
 
-/// BELL-PAIR: a waiter in ppoll(2) of its doorbell and the kernel connection, which
+/// ARM-PAIR: a waiter in ppoll(2) of its doorbell and the kernel connection, which
 /// requests alternately one or the other, is woken. A doorbell byte is read before the
 /// last check of the ring, and is not counted.
 #[test]
@@ -211,7 +211,7 @@ fn loom_armed_receiver_is_woken_by_its_doorbell() {
                 both.wait();
             }
             let woken = both.take(both.unread());
-            receiver.took_tcp(woken.iter().filter(|byte| **byte == 0).count() as u64);
+            receiver.consumed_tcp(woken.iter().filter(|byte| **byte == 0).count() as u64);
             let mut buffer = [0; 2];
             let count = receiver.read(&mut buffer).unwrap();
             received.extend_from_slice(&buffer[..count]);
@@ -221,7 +221,7 @@ fn loom_armed_receiver_is_woken_by_its_doorbell() {
     });
 }
 
-/// BELL-PAIR: a waiting receiver is woken.
+/// ARM-PAIR: a waiting receiver is woken.
 #[test]
 fn loom_armed_receiver_is_woken() {
     check(3, || {
@@ -233,9 +233,9 @@ fn loom_armed_receiver_is_woken() {
             move || {
                 for byte in [1, 2] {
                     assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-                    if sender.wants_bell(&peer_loop) {
+                    if sender.wants_tcp_wake_up(&peer_loop) {
                         kernel.send(0);
-                        sender.rang(&peer_loop, true);
+                        sender.woke_peer(&peer_loop, true);
                     }
                 }
             }
@@ -245,9 +245,9 @@ fn loom_armed_receiver_is_woken() {
             if !receiver.arm(WakeUp::Tcp).unwrap() {
                 kernel.wait();
             }
-            let bells = kernel.unread();
-            assert!(kernel.take(bells).iter().all(|byte| *byte == 0));
-            receiver.took_tcp(bells);
+            let wake_ups = kernel.unread();
+            assert!(kernel.take(wake_ups).iter().all(|byte| *byte == 0));
+            receiver.consumed_tcp(wake_ups);
             let mut buffer = [0; 2];
             let count = receiver.read(&mut buffer).unwrap();
             received.extend_from_slice(&buffer[..count]);
@@ -270,20 +270,20 @@ fn loom_counted_bytes_are_data_up_to_a_wake_up_byte() {
             sender.sent_over_tcp(1);
             assert!(sender.open_ring().unwrap());
             assert_eq!(sender.write([[2].as_slice()], 1, None).unwrap(), 1);
-            assert!(sender.wants_bell(&peer_loop));
-            sender.rang(&peer_loop, true);
+            assert!(sender.wants_tcp_wake_up(&peer_loop));
+            sender.woke_peer(&peer_loop, true);
         });
         while receiver.surely_data().unwrap() == 0 {
             thread::yield_now();
         }
         assert_eq!(receiver.surely_data().unwrap(), 1);
-        receiver.took_tcp(1);
+        receiver.consumed_tcp(1);
         assert_eq!(receiver.surely_data().unwrap(), 0);
         writer.join().unwrap();
     });
 }
 
-/// BELL-PAIR: a receiver that was hot, masks itself and checks once more sees the bytes,
+/// ARM-PAIR: a receiver that was hot, masks itself and checks once more sees the bytes,
 /// or is woken.
 #[test]
 fn loom_masked_receiver_that_checks_is_woken() {
@@ -291,20 +291,20 @@ fn loom_masked_receiver_that_checks_is_woken() {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
         let peer_loop = PeerLoop::of(PageMemory::model());
-        receiver.looked_at_by(NO_SLEEPER, WakeUp::Tcp);
+        receiver.polled_by(NO_WAITER, WakeUp::Tcp);
         receiver.disarm();
         let writer = thread::spawn({
             let kernel = kernel.clone();
             move || {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if sender.wants_bell(&peer_loop) {
+                if sender.wants_tcp_wake_up(&peer_loop) {
                     kernel.send(0);
-                    sender.rang(&peer_loop, true);
+                    sender.woke_peer(&peer_loop, true);
                 }
             }
         });
-        receiver.mute();
-        if !matches!(receiver.look_again().unwrap(), Ready::Ring(_)) {
+        receiver.mask();
+        if !matches!(receiver.poll().unwrap(), Ready::Ring(_)) {
             kernel.wait();
         }
         let mut byte = [0];
@@ -318,8 +318,8 @@ fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
     let (first, mut first_receiver) = ring_direction();
     let (second, mut second_receiver) = ring_direction();
     for receiver in [&mut first_receiver, &mut second_receiver] {
-        receiver.mute();
-        receiver.looked_at_by(0, by);
+        receiver.mask();
+        receiver.polled_by(0, by);
         receiver.disarm();
     }
     let kernel = Arc::new(Kernel::default());
@@ -344,7 +344,7 @@ fn sleeping_loop(one_loop_sends: bool, by: WakeUp) {
         own_page.sleep(0);
         let mut ready = false;
         for receiver in [&mut first_receiver, &mut second_receiver] {
-            ready |= matches!(receiver.look_again().unwrap(), Ready::Ring(_));
+            ready |= matches!(receiver.poll().unwrap(), Ready::Ring(_));
         }
         if !ready {
             kernel.wait();
@@ -391,20 +391,20 @@ fn loom_no_wake_up_on_an_ended_connection() {
             let (kernel, peer_loop) = (kernel.clone(), PeerLoop::of(page));
             move || {
                 assert_eq!(closed.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if closed.wants_bell(&peer_loop) {
+                if closed.wants_tcp_wake_up(&peer_loop) {
                     // It is never read.
-                    closed.rang(&peer_loop, true);
+                    closed.woke_peer(&peer_loop, true);
                 }
                 assert_eq!(open.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if open.wants_bell(&peer_loop) {
+                if open.wants_tcp_wake_up(&peer_loop) {
                     kernel.send(0);
-                    open.rang(&peer_loop, true);
+                    open.woke_peer(&peer_loop, true);
                 }
             }
         });
         closed_receiver.mark_ended(true);
         own_page.sleep(0);
-        if open_receiver.look_again().unwrap() == Ready::Nothing {
+        if open_receiver.poll().unwrap() == Ready::Nothing {
             kernel.wait();
         }
         own_page.wake(0);
@@ -426,19 +426,19 @@ fn loom_no_wake_up_byte_after_a_close() {
             let (kernel, closed) = (kernel.clone(), closed.clone());
             move || {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if sender.wants_bell(&peer_loop) {
+                if sender.wants_tcp_wake_up(&peer_loop) {
                     assert!(!closed.load(Ordering::Relaxed));
                     kernel.send(0);
-                    sender.rang(&peer_loop, true);
+                    sender.woke_peer(&peer_loop, true);
                 }
             }
         });
         receiver.mark_ended(true);
         loop {
             let more = receiver.is_given_more();
-            let bells = kernel.unread();
-            kernel.take(bells);
-            receiver.took_tcp(bells);
+            let wake_ups = kernel.unread();
+            kernel.take(wake_ups);
+            receiver.consumed_tcp(wake_ups);
             if !more {
                 break;
             }
@@ -450,7 +450,7 @@ fn loom_no_wake_up_byte_after_a_close() {
     });
 }
 
-/// SLEEPER-PAIR: a wake-up on a connection that moved to another waiter does not count
+/// WAITER-PAIR: a wake-up on a connection that moved to another waiter does not count
 /// for its previous waiter.
 #[test]
 fn loom_no_wake_up_counts_for_the_previous_waiter() {
@@ -464,22 +464,22 @@ fn loom_no_wake_up_counts_for_the_previous_waiter() {
             let (kernel, peer_loop) = (kernel.clone(), PeerLoop::of(page));
             move || {
                 assert_eq!(moved.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if moved.wants_bell(&peer_loop) {
+                if moved.wants_tcp_wake_up(&peer_loop) {
                     // It wakes the other waiter, which is awake.
-                    moved.rang(&peer_loop, true);
+                    moved.woke_peer(&peer_loop, true);
                 }
                 assert_eq!(stays.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if stays.wants_bell(&peer_loop) {
+                if stays.wants_tcp_wake_up(&peer_loop) {
                     kernel.send(0);
-                    stays.rang(&peer_loop, true);
+                    stays.woke_peer(&peer_loop, true);
                 }
             }
         });
-        moved_receiver.mute();
-        moved_receiver.looked_at_by(1, WakeUp::Tcp);
+        moved_receiver.mask();
+        moved_receiver.polled_by(1, WakeUp::Tcp);
         moved_receiver.disarm();
         own_page.sleep(0);
-        if stays_receiver.look_again().unwrap() == Ready::Nothing {
+        if stays_receiver.poll().unwrap() == Ready::Nothing {
             kernel.wait();
         }
         own_page.wake(0);
@@ -488,7 +488,7 @@ fn loom_no_wake_up_counts_for_the_previous_waiter() {
     });
 }
 
-/// PART-PAIR: the path changes both ways, and bytes arrive in order.
+/// RUN-PAIR: the path changes both ways, and bytes arrive in order.
 #[test]
 fn loom_path_switches_both_ways() {
     check(2, || {
@@ -509,18 +509,18 @@ fn loom_path_switches_both_ways() {
                         continue;
                     }
                     assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-                    if sender.wants_bell(&peer_loop) {
+                    if sender.wants_tcp_wake_up(&peer_loop) {
                         kernel.send(0);
-                        sender.rang(&peer_loop, true);
+                        sender.woke_peer(&peer_loop, true);
                     }
                     assert!(byte == 4 || sender.open_tcp().unwrap());
                 }
-                assert_eq!(sender.lane(), Lane::Ring);
+                assert_eq!(sender.path(), Path::Ring);
             }
         });
         let mut received = Vec::new();
         while received.len() < 4 {
-            let front = match receiver.look().unwrap() {
+            let front = match receiver.check().unwrap() {
                 Ready::Ring(_) => {
                     let mut byte = [0];
                     assert_eq!(receiver.read(&mut byte).unwrap(), 1);
@@ -533,18 +533,18 @@ fn loom_path_switches_both_ways() {
                 }
             };
             match front {
-                Front::Bells(0) | Front::Data(0) => {
+                Front::WakeUps(0) | Front::Data(0) => {
                     if !receiver.arm(WakeUp::Tcp).unwrap() {
                         kernel.wait();
                     }
                 }
-                Front::Bells(count) => {
+                Front::WakeUps(count) => {
                     assert!(kernel.take(count).iter().all(|byte| *byte == 0));
-                    receiver.took_tcp(count);
+                    receiver.consumed_tcp(count);
                 }
                 Front::Data(count) => {
                     received.extend(kernel.take(count));
-                    receiver.took_tcp(count);
+                    receiver.consumed_tcp(count);
                 }
                 // The ring has the bytes before; this check loaded their publication.
                 Front::Later => {}
@@ -574,8 +574,8 @@ impl Wait for Patient {
 
 /// LOCK-PAIR: two writers of one endpoint, one at a time; one may die during a write.
 fn two_writers(first_dies: bool) {
-    let (own, seen) = Segment::model(RING);
-    let (other, other_seen) = Segment::model(RING);
+    let (own, seen) = Region::model(RING);
+    let (other, other_seen) = Region::model(RING);
     let mut receiver = Receiver::new(other, seen).unwrap();
     receiver.mark_aware();
     assert!(Sender::new(own.clone(), other_seen.clone()).open_ring().unwrap());

@@ -27,7 +27,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// # Safety
-    /// As for [`Segment::new`].
+    /// As for [`Region::new`].
     unsafe fn new(start: NonNull<u8>, length: usize) -> Result<Mapping, LayoutError> {
         layout::check_size(length)?;
         if !start.as_ptr().addr().is_multiple_of(LINE) {
@@ -84,13 +84,13 @@ impl Mapping {
 
 /// This endpoint's own region.
 #[derive(Clone, Debug)]
-pub struct Segment(Mapping);
+pub struct Region(Mapping);
 
 /// The peer's region, mapped read-only. Its contents are untrusted.
 #[derive(Clone, Debug)]
-pub struct PeerSegment(Mapping);
+pub struct PeerRegion(Mapping);
 
-impl Segment {
+impl Region {
     /// The region at `start`, `length` bytes long.
     ///
     /// # Safety
@@ -99,9 +99,9 @@ impl Segment {
     ///
     /// # Errors
     /// The memory is not a region of this size and version.
-    pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<Segment, LayoutError> {
+    pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<Region, LayoutError> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { Mapping::new(start, length) }.map(Segment)
+        unsafe { Mapping::new(start, length) }.map(Region)
     }
 
     #[inline(always)]
@@ -131,13 +131,13 @@ impl Segment {
         wrapped(index, first, second, self.0.ring_length)
     }
 
-    /// As [`PeerSegment::copy_out`].
+    /// As [`PeerRegion::copy_out`].
     pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
         self.0.copy_out(index, bytes)
     }
 }
 
-impl PeerSegment {
+impl PeerRegion {
     /// The peer's region at `start`, `length` bytes long.
     ///
     /// # Safety
@@ -147,9 +147,9 @@ impl PeerSegment {
     ///
     /// # Errors
     /// The memory is not a region of this size and version.
-    pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<PeerSegment, LayoutError> {
+    pub unsafe fn new(start: NonNull<u8>, length: usize) -> Result<PeerRegion, LayoutError> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { Mapping::new(start, length) }.map(PeerSegment)
+        unsafe { Mapping::new(start, length) }.map(PeerRegion)
     }
 
     /// For loads only: the mapping is read-only.

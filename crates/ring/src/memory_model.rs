@@ -27,18 +27,18 @@ impl Shared {
 
 /// This endpoint's own region.
 #[derive(Clone, Debug)]
-pub struct Segment(Arc<Shared>);
+pub struct Region(Arc<Shared>);
 
 /// The peer's region.
 #[derive(Clone, Debug)]
-pub struct PeerSegment(Arc<Shared>);
+pub struct PeerRegion(Arc<Shared>);
 
-impl Segment {
+impl Region {
     /// A region, and the peer's view of it.
-    pub(crate) fn model(ring_length: usize) -> (Segment, PeerSegment) {
+    pub(crate) fn model(ring_length: usize) -> (Region, PeerRegion) {
         let ring = (0..ring_length).map(|_| UnsafeCell::new(0)).collect();
         let shared = Arc::new(Shared { header: Header::default(), ring });
-        (Segment(shared.clone()), PeerSegment(shared))
+        (Region(shared.clone()), PeerRegion(shared))
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -64,7 +64,7 @@ impl Segment {
     }
 }
 
-impl PeerSegment {
+impl PeerRegion {
     pub(crate) fn prefetch_second_line(&self) {}
 
     pub(crate) fn header(&self) -> &Header {

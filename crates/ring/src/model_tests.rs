@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use crate::support::Pair;
-use crate::{Front, Lane, Leaving, Ready, WakeUp};
+use crate::{DemotionStep, Front, Path, Ready, WakeUp};
 
 /// The bytes that the kernel accepts without blocking.
 const KERNEL_ROOM: usize = 600;
@@ -83,14 +83,14 @@ impl Model {
 
     fn wake_receiver(&mut self, sender: usize) {
         let end = &mut self.pair.ends[sender].sender;
-        if end.wants_bell(&self.pair.peers[sender]) {
+        if end.wants_tcp_wake_up(&self.pair.peers[sender]) {
             let direction = &mut self.directions[sender];
             let room = direction.kernel.len() < KERNEL_ROOM;
             if room {
                 direction.kernel.push_back(0);
             }
-            end.rang(&self.pair.peers[sender], room);
-            assert!(!end.wants_bell(&self.pair.peers[sender]), "one wake-up for each number");
+            end.woke_peer(&self.pair.peers[sender], room);
+            assert!(!end.wants_tcp_wake_up(&self.pair.peers[sender]), "one wake-up for each number");
         }
     }
 
@@ -110,21 +110,21 @@ impl Model {
                 let slices: Vec<&[u8]> =
                     lengths.iter().map(|&length| rest.split_off(..length).unwrap()).collect();
                 let end = &mut self.pair.ends[side];
-                let lane = end.sender.lane();
+                let path = end.sender.path();
                 let written = if with_receiver {
                     end.write(slices, limit).unwrap()
                 } else {
                     end.sender.write(slices, limit, None).unwrap()
                 };
-                assert!(written <= limit && (lane == Lane::Ring || written == 0));
-                if written < bytes.len().min(limit) && lane == Lane::Ring {
+                assert!(written <= limit && (path == Path::Ring || written == 0));
+                if written < bytes.len().min(limit) && path == Path::Ring {
                     assert_eq!(self.pair.ends[side].sender.free(1).unwrap(), 0, "short only if full");
                 }
                 self.sent(side, &bytes[..written]);
                 self.wake_receiver(side);
             }
             Step::SendOverTcp(length) => {
-                if self.pair.ends[side].sender.lane() == Lane::Tcp {
+                if self.pair.ends[side].sender.path() == Path::Tcp {
                     let room = KERNEL_ROOM - self.directions[side].kernel.len();
                     let bytes = self.bytes(side, length.min(room));
                     self.directions[side].kernel.extend(&bytes);
@@ -134,7 +134,7 @@ impl Model {
             }
             Step::OpenRing => {
                 let opened = self.pair.ends[side].sender.open_ring().unwrap();
-                assert!(!opened || self.pair.ends[side].sender.lane() == Lane::Ring);
+                assert!(!opened || self.pair.ends[side].sender.path() == Path::Ring);
             }
             Step::OpenTcp => assert!(self.pair.ends[side].sender.open_tcp().unwrap(), "always possible"),
             Step::Take(limit) => {
@@ -161,7 +161,7 @@ impl Model {
             Step::Sleep => {
                 self.wake(other);
                 self.pair.pages[side].sleep(0);
-                match self.pair.ends[side].receiver.look_again().unwrap() {
+                match self.pair.ends[side].receiver.poll().unwrap() {
                     Ready::Ring(_) => self.pair.pages[side].wake(0),
                     Ready::Tcp { .. } | Ready::Nothing => self.directions[other].waits = true,
                 }
@@ -186,7 +186,7 @@ impl Model {
     fn copy_unread(&mut self, sender: usize, room: usize) -> bool {
         let end = &mut self.pair.ends[sender].sender;
         let direction = &mut self.directions[sender];
-        assert!(end.may_ring());
+        assert!(end.may_wake());
         let all = end.announce_copies().unwrap();
         if all == 0 {
             end.kernel_refused();
@@ -210,22 +210,22 @@ impl Model {
     fn discard_wake_up_bytes(&mut self, sender: usize) {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
         let direction = &mut self.directions[sender];
-        if let Front::Bells(bells) = receiver.tcp(direction.kernel.len() as u64).unwrap() {
-            direction.kernel.drain(..bells as usize);
-            receiver.took_tcp(bells);
+        if let Front::WakeUps(wake_ups) = receiver.tcp(direction.kernel.len() as u64).unwrap() {
+            direction.kernel.drain(..wake_ups as usize);
+            receiver.consumed_tcp(wake_ups);
         }
     }
 
     /// The receiver of `sender`'s direction is demoted. True: the kernel has exactly its
     /// unread bytes.
-    fn leave(&mut self, sender: usize) -> bool {
+    fn demote(&mut self, sender: usize) -> bool {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
-        receiver.leave();
-        let Leaving::Bells(bells) = receiver.leaving().unwrap() else { return false };
+        receiver.demote();
+        let DemotionStep::WakeUps(wake_ups) = receiver.demotion_step().unwrap() else { return false };
         let direction = &mut self.directions[sender];
-        direction.kernel.drain(..bells as usize);
+        direction.kernel.drain(..wake_ups as usize);
         let sender = &mut self.pair.ends[sender].sender;
-        assert!(!sender.wants_back().unwrap());
+        assert!(!sender.wants_return().unwrap());
         let mut owed = vec![0; sender.recall().unwrap()];
         assert_eq!(sender.peek_owed(&mut owed).unwrap(), owed.len());
         direction.kernel.extend(owed);
@@ -237,41 +237,41 @@ impl Model {
     fn take(&mut self, sender: usize, limit: usize) -> usize {
         let receiver = &mut self.pair.ends[1 - sender].receiver;
         let direction = &mut self.directions[sender];
-        let mut taken = 0;
+        let mut consumed = 0;
         // Each turn consumes bytes, discards wake-up bytes, or is the last.
-        while taken < limit {
-            let front = match receiver.look().unwrap() {
+        while consumed < limit {
+            let front = match receiver.check().unwrap() {
                 Ready::Ring(here) => {
-                    let mut buffer = vec![0; here.min(limit - taken)];
+                    let mut buffer = vec![0; here.min(limit - consumed)];
                     assert_eq!(receiver.read(&mut buffer).unwrap(), buffer.len());
                     assert!(direction.stream.drain(..buffer.len()).eq(buffer.iter().copied()));
-                    taken += buffer.len();
+                    consumed += buffer.len();
                     continue;
                 }
                 Ready::Tcp { .. } | Ready::Nothing => receiver.tcp(direction.kernel.len() as u64).unwrap(),
             };
             let count = match front {
-                Front::Bells(count) => {
+                Front::WakeUps(count) => {
                     assert!(
                         direction.kernel.drain(..count as usize).all(|byte| byte == 0 || direction.copied)
                     );
                     count
                 }
                 Front::Data(count) => {
-                    let count = count.min((limit - taken) as u64);
+                    let count = count.min((limit - consumed) as u64);
                     let data = direction.kernel.drain(..count as usize);
                     assert!(direction.stream.drain(..count as usize).eq(data));
-                    taken += count as usize;
+                    consumed += count as usize;
                     count
                 }
                 Front::Later => panic!("nothing lies in the ring before it"),
             };
-            receiver.took_tcp(count);
+            receiver.consumed_tcp(count);
             if count == 0 {
                 break;
             }
         }
-        taken
+        consumed
     }
 }
 
@@ -291,14 +291,14 @@ fn the_seeds_of_the_fuzzer_end_as_they_are_named() {
     }
     let every = [
         "Base",
-        "GivenBack",
+        "Demoted",
         "Head",
-        "Left",
         "None",
-        "Parts",
-        "PartsTaken",
-        "RecordLane",
+        "RecordPath",
         "RecordStart",
+        "Returned",
+        "Runs",
+        "RunsPassed",
         "Tail",
     ];
     assert!(ends.iter().eq(every), "{ends:?}");
@@ -326,7 +326,7 @@ proptest! {
             prop_assert!(model.directions[sender].kernel.is_empty());
             prop_assert!(model.pair.ends[1 - sender].receiver.is_at_end_of_ring().unwrap());
             prop_assert_eq!(model.pair.ends[1 - sender].receiver.stream(), model.directions[sender].sent);
-            model.pair.ends[1 - sender].receiver.look_again().unwrap();
+            model.pair.ends[1 - sender].receiver.poll().unwrap();
             prop_assert!(model.pair.ends[sender].sender.drained().unwrap());
         }
     }
@@ -337,7 +337,7 @@ proptest! {
         room in prop_oneof![2 => Just(usize::MAX), 1 => 0..7144_usize],
         follows in 0..700_usize,
         ends in any::<bool>(),
-        taken in prop_oneof![Just(0), 0..9000_usize],
+        consumed in prop_oneof![Just(0), 0..9000_usize],
         again in any::<bool>(),
     ) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
@@ -359,8 +359,8 @@ proptest! {
             model.directions[0].kernel.extend(&bytes);
             model.pair.ends[0].sender.sent_over_tcp(follows as u64);
             model.sent(0, &bytes);
-            let untaken = model.pair.ends[0].sender.untaken().unwrap();
-            if all && untaken > 0 {
+            let unconsumed = model.pair.ends[0].sender.unconsumed().unwrap();
+            if all && unconsumed > 0 {
                 prop_assert!(!model.pair.ends[0].sender.open_ring().unwrap(), "nothing goes past copies");
             }
         }
@@ -368,12 +368,12 @@ proptest! {
             model.pair.ends[0].sender.sends_no_more();
         }
         model.discard_wake_up_bytes(0);
-        model.take(0, taken);
+        model.take(0, consumed);
         model.discard_wake_up_bytes(0);
         let receiver = &mut model.pair.ends[1].receiver;
-        receiver.look_again().unwrap();
+        receiver.poll().unwrap();
         // Wake-up bytes may lie between kernel bytes and copies of later bytes.
-        let in_order = !receiver.is_in_tcp() || !receiver.nears_next_part();
-        prop_assert!(model.leave(0) || !all || !in_order, "all is in the kernel, too");
+        let in_order = !receiver.is_in_tcp() || !receiver.nears_next_run();
+        prop_assert!(model.demote(0) || !all || !in_order, "all is in the kernel, too");
     }
 }

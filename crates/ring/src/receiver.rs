@@ -4,9 +4,9 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::Corrupt;
-use crate::layout::{COPIES_MOST, COUNTED_EVERY, TAKEN_MESSAGES};
-use crate::memory::{PeerSegment, Segment};
-use crate::parts::{self, Lane, Opening};
+use crate::layout::{CONSUMED_MESSAGES, COPIES_MOST, COUNTED_EVERY};
+use crate::memory::{PeerRegion, Region};
+use crate::runs::{self, Opening, Path};
 use crate::sync::Ordering;
 
 mod ahead;
@@ -14,7 +14,7 @@ mod arming;
 mod demotion;
 
 pub use ahead::{Ahead, Here};
-pub use demotion::Leaving;
+pub use demotion::DemotionStep;
 
 /// Bytes at the start of the ring that share a cache line with the positions.
 const FIRST_LINE_BYTES: usize = 40;
@@ -39,7 +39,7 @@ pub enum Ready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     /// This many wake-up bytes: to be read and discarded.
-    Bells(u64),
+    WakeUps(u64),
     /// This many stream bytes.
     Data(u64),
     /// Stream bytes that follow ring bytes which are not yet consumed.
@@ -50,8 +50,8 @@ pub enum Front {
 /// thread, or the holder of the direction's lock.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    own: Segment,
-    peer: PeerSegment,
+    own: Region,
+    peer: PeerRegion,
     /// Ring count consumed.
     head: u64,
     /// Position of `head` in the peer's ring.
@@ -64,7 +64,7 @@ pub struct Receiver {
     /// The peer's head, unchecked: for this endpoint's sender.
     peer_head: u64,
     /// Records passed.
-    parts: u32,
+    runs: u32,
     /// Where the run ends, if that is known.
     next: Option<Opening>,
     /// Stream bytes consumed from the kernel.
@@ -92,7 +92,7 @@ impl Hash for Receiver {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Receiver { own: _, peer: _, head, index, released, tail, base, peer_head, .. } = self;
         (head, index, released, tail, base, peer_head).hash(hasher);
-        (self.parts, self.next, self.data, self.tcp, self.tcp_start).hash(hasher);
+        (self.runs, self.next, self.data, self.tcp, self.tcp_start).hash(hasher);
     }
 }
 
@@ -102,7 +102,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The peer violated the protocol.
-    pub fn new(own: Segment, peer: PeerSegment) -> Result<Receiver, Corrupt> {
+    pub fn new(own: Region, peer: PeerRegion) -> Result<Receiver, Corrupt> {
         let mut receiver = Receiver {
             own,
             peer,
@@ -112,7 +112,7 @@ impl Receiver {
             tail: 0,
             base: 0,
             peer_head: 0,
-            parts: 0,
+            runs: 0,
             next: None,
             data: 0,
             tcp: 0,
@@ -136,12 +136,12 @@ impl Receiver {
     pub fn resume(&mut self) -> Result<(), Corrupt> {
         let own = self.own.header();
         self.released = own.head.load(Ordering::Relaxed);
-        self.head = own.taken.last.load(Ordering::Relaxed).max(self.released);
-        self.parts = own.parts_taken.load(Ordering::Relaxed);
-        self.data = own.taken.data.load(Ordering::Relaxed);
-        self.tcp = own.taken.tcp.load(Ordering::Relaxed);
+        self.head = own.consumed.last.load(Ordering::Relaxed).max(self.released);
+        self.runs = own.runs_passed.load(Ordering::Relaxed);
+        self.data = own.consumed.data.load(Ordering::Relaxed);
+        self.tcp = own.consumed.tcp.load(Ordering::Relaxed);
         self.number = own.arming.load(Ordering::Relaxed);
-        self.reported = own.counters[TAKEN_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
+        self.reported = own.counters[CONSUMED_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
         self.messages = self.reported;
         let peer = self.peer.header();
         // DATA-PAIR, as in `refresh`.
@@ -156,11 +156,11 @@ impl Receiver {
         }
         self.index = ((self.head - self.base) % ring_length) as usize;
         self.next = None;
-        self.tcp_start = match self.lane() {
+        self.tcp_start = match self.path() {
             // The record that opened this run was passed last; MAX_UNREAD_RECORDS keeps
             // it from being overwritten.
-            Lane::Tcp if self.parts > 0 => {
-                parts::run_tcp_start(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+            Path::Tcp if self.runs > 0 => {
+                runs::run_tcp_start(peer, self.runs.wrapping_sub(1)).unwrap_or(self.tcp)
             }
             _ => 0,
         };
@@ -170,13 +170,13 @@ impl Receiver {
     /// Saves the position for the next holder of the lock.
     #[inline]
     pub fn save(&self) {
-        self.own.header().taken.last.store(self.head, Ordering::Relaxed);
+        self.own.header().consumed.last.store(self.head, Ordering::Relaxed);
     }
 
     /// The path of the next byte, as far as is known.
     #[inline]
-    fn lane(&self) -> Lane {
-        Lane::of(self.parts)
+    fn path(&self) -> Path {
+        Path::of(self.runs)
     }
 
     /// Stream offset: bytes consumed from both paths.
@@ -188,7 +188,7 @@ impl Receiver {
     /// Whether all bytes were consumed that the peer reports to have sent, over both
     /// paths.
     #[cold]
-    pub fn took_all(&self) -> bool {
+    pub fn consumed_all(&self) -> bool {
         let peer = self.peer.header();
         peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
@@ -203,12 +203,12 @@ impl Receiver {
 
     /// Stream bytes consumed from the kernel.
     #[inline]
-    pub fn taken_from_tcp(&self) -> u64 {
+    pub fn consumed_from_tcp(&self) -> u64 {
         self.data
     }
 
     /// TCP-path offset: bytes and wake-up bytes consumed from the kernel.
-    pub fn tcp_lane(&self) -> u64 {
+    pub fn tcp_offset(&self) -> u64 {
         self.tcp
     }
 
@@ -235,24 +235,24 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     #[inline]
-    pub fn look(&mut self) -> Result<Ready, Corrupt> {
-        if self.lane() == Lane::Ring {
+    pub fn check(&mut self) -> Result<Ready, Corrupt> {
+        if self.path() == Path::Ring {
             let available = self.available_in_ring();
             if available > 0 {
                 return Ok(Ready::Ring(available));
             }
         }
-        self.look_again()
+        self.poll()
     }
 
-    /// As [`Receiver::look`], after reloading the peer's words.
+    /// As [`Receiver::check`], after reloading the peer's words.
     ///
     /// # Errors
     /// The peer violated the protocol.
     #[inline]
-    pub fn look_again(&mut self) -> Result<Ready, Corrupt> {
+    pub fn poll(&mut self) -> Result<Ready, Corrupt> {
         self.refresh()?;
-        if self.lane() == Lane::Ring {
+        if self.path() == Path::Ring {
             let available = self.available_in_ring();
             if available > 0 {
                 return Ok(Ready::Ring(available));
@@ -264,9 +264,9 @@ impl Receiver {
             // are then fetched in parallel, not one after the other.
             self.peer.prefetch_second_line();
         }
-        Ok(match self.lane() {
-            Lane::Ring => Ready::Nothing,
-            Lane::Tcp => Ready::Tcp { limit: self.next.map(|next| next.start.wrapping_sub(self.stream())) },
+        Ok(match self.path() {
+            Path::Ring => Ready::Nothing,
+            Path::Tcp => Ready::Tcp { limit: self.next.map(|next| next.start.wrapping_sub(self.stream())) },
         })
     }
 
@@ -294,7 +294,7 @@ impl Receiver {
         }
         // HEAD-PAIR: acquire the peer's copying.
         self.peer_head = peer.head.load(Ordering::Acquire);
-        if self.next.is_some() || parts::unread(peer, self.parts)? > 0 {
+        if self.next.is_some() || runs::unread(peer, self.runs)? > 0 {
             return self.pass_runs();
         }
         Ok(())
@@ -304,11 +304,11 @@ impl Receiver {
     #[cold]
     fn pass_runs(&mut self) -> Result<(), Corrupt> {
         let peer = self.peer.header();
-        let unread = parts::unread(peer, self.parts)?;
+        let unread = runs::unread(peer, self.runs)?;
         for _ in 0..unread {
             let next = match self.next {
                 Some(next) => next,
-                None => parts::read(peer, self.parts, self.stream(), self.tcp)?,
+                None => runs::read(peer, self.runs, self.stream(), self.tcp)?,
             };
             self.next = Some(next);
             if next.start != self.stream() {
@@ -316,12 +316,12 @@ impl Receiver {
             }
             self.next = None;
             self.tcp_start = next.tcp_start.unwrap_or(0);
-            self.parts = self.parts.wrapping_add(1);
+            self.runs = self.runs.wrapping_add(1);
             // A successor must not start the new run with a lower position than the end
             // of the old one.
             self.save();
             // PASSED-PAIR: release the reading of this record.
-            self.own.header().parts_taken.store(self.parts, Ordering::Release);
+            self.own.header().runs_passed.store(self.runs, Ordering::Release);
         }
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Receiver {
     /// Whether the end of the current run is known: the bytes behind it came over the
     /// other path.
     #[inline]
-    pub fn nears_next_part(&self) -> bool {
+    pub fn nears_next_run(&self) -> bool {
         self.next.is_some()
     }
 
@@ -342,12 +342,12 @@ impl Receiver {
     /// Whether the next byte comes through the kernel, as of the last check.
     #[inline]
     pub fn is_in_tcp(&self) -> bool {
-        self.lane() == Lane::Tcp
+        self.path() == Path::Tcp
     }
 
     /// Whether that is so, and no wake-up bytes lie before it.
     #[inline]
-    pub fn is_behind_bells(&self) -> bool {
+    pub fn is_behind_wake_ups(&self) -> bool {
         self.is_in_tcp() && self.tcp >= self.tcp_start
     }
 
@@ -370,7 +370,7 @@ impl Receiver {
             0 => Ok(0),
             counted => match self.tcp(counted)? {
                 Front::Data(count) => Ok(count),
-                Front::Bells(_) | Front::Later => Ok(0),
+                Front::WakeUps(_) | Front::Later => Ok(0),
             },
         }
     }
@@ -382,7 +382,7 @@ impl Receiver {
     /// The peer violated the protocol.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
-        let available = match self.look()? {
+        let available = match self.check()? {
             Ready::Ring(available) => available.min(buffer.len()),
             Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
@@ -416,7 +416,7 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     pub fn peek(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
-        let available = match self.look_again()? {
+        let available = match self.poll()? {
             Ready::Ring(available) if skip < available => (available - skip).min(buffer.len()),
             Ready::Ring(_) | Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
@@ -433,7 +433,7 @@ impl Receiver {
     /// # Errors
     /// The peer violated the protocol.
     pub fn skip(&mut self, count: usize) -> Result<usize, Corrupt> {
-        let available = match self.look()? {
+        let available = match self.check()? {
             Ready::Ring(available) => available.min(count),
             Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
@@ -467,27 +467,27 @@ impl Receiver {
     }
 
     /// The kind of the first of `unread` TCP-path bytes, which are unread in the kernel,
-    /// or were read but not yet counted with [`Receiver::took_tcp`]. To be called after
+    /// or were read but not yet counted with [`Receiver::consumed_tcp`]. To be called after
     /// the number of unread bytes was read from the kernel.
     ///
     /// # Errors
     /// The peer violated the protocol.
     pub fn tcp(&mut self, unread: u64) -> Result<Front, Corrupt> {
         self.refresh()?;
-        Ok(match self.lane() {
-            Lane::Tcp if self.tcp < self.tcp_start => Front::Bells(unread.min(self.tcp_start - self.tcp)),
-            Lane::Tcp => {
+        Ok(match self.path() {
+            Path::Tcp if self.tcp < self.tcp_start => Front::WakeUps(unread.min(self.tcp_start - self.tcp)),
+            Path::Tcp => {
                 let left = self.next.map_or(u64::MAX, |next| next.start.wrapping_sub(self.stream()));
                 Front::Data(unread.min(left))
             }
-            Lane::Ring => {
-                let part = self.next.and_then(|next| next.tcp_start);
+            Path::Ring => {
+                let run = self.next.and_then(|next| next.tcp_start);
                 // Copies of unconsumed bytes stay: the next user of the connection may
                 // need them.
                 let copies = self.copies().map(|copies| copies.start);
-                match part.into_iter().chain(copies).min() {
-                    None => Front::Bells(unread),
-                    Some(start) if self.tcp < start => Front::Bells(unread.min(start - self.tcp)),
+                match run.into_iter().chain(copies).min() {
+                    None => Front::WakeUps(unread),
+                    Some(start) if self.tcp < start => Front::WakeUps(unread.min(start - self.tcp)),
                     Some(_) => Front::Later,
                 }
             }
@@ -514,25 +514,25 @@ impl Receiver {
 
     /// The first `count` TCP-path bytes were consumed: at most as many as
     /// [`Receiver::tcp`] classified as wake-up bytes or data.
-    pub fn took_tcp(&mut self, count: u64) {
-        if self.took_before(count) > 0 {
+    pub fn consumed_tcp(&mut self, count: u64) {
+        if self.consumed_before(count) > 0 {
             self.count();
         }
     }
 
-    /// As [`Receiver::took_tcp`], for an unknown number of messages; returns how many of
+    /// As [`Receiver::consumed_tcp`], for an unknown number of messages; returns how many of
     /// the bytes were data.
-    pub fn took_before(&mut self, count: u64) -> u64 {
+    pub fn consumed_before(&mut self, count: u64) -> u64 {
         let own = self.own.header();
-        let bells = match self.lane() {
-            Lane::Tcp => count.min(self.tcp_start.saturating_sub(self.tcp)),
-            Lane::Ring => count,
+        let wake_ups = match self.path() {
+            Path::Tcp => count.min(self.tcp_start.saturating_sub(self.tcp)),
+            Path::Ring => count,
         };
         self.tcp = self.tcp.wrapping_add(count);
-        self.data = self.data.wrapping_add(count - bells);
-        own.taken.data.store(self.data, Ordering::Relaxed);
-        own.taken.tcp.store(self.tcp, Ordering::Relaxed);
-        count - bells
+        self.data = self.data.wrapping_add(count - wake_ups);
+        own.consumed.data.store(self.data, Ordering::Relaxed);
+        own.consumed.tcp.store(self.tcp, Ordering::Relaxed);
+        count - wake_ups
     }
 
     /// Counts a message; as in the sender half.
@@ -554,14 +554,14 @@ impl Receiver {
     pub fn publish_count(&mut self) {
         if self.reported != self.messages {
             self.reported = self.messages;
-            let counter = &self.own.header().counters[TAKEN_MESSAGES];
+            let counter = &self.own.header().counters[CONSUMED_MESSAGES];
             counter.store(self.messages, std::sync::atomic::Ordering::Relaxed);
         }
     }
 
     /// Unread ring bytes of all runs, as of the last check.
     #[inline]
-    pub fn untaken(&self) -> usize {
+    pub fn unconsumed(&self) -> usize {
         // `refresh` keeps `tail` at most a ring's length ahead of `head`.
         self.tail.wrapping_sub(self.head) as usize
     }

@@ -6,10 +6,10 @@ mod resend;
 use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
-use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, SENT_MESSAGES};
-use crate::memory::{PeerSegment, Segment};
-use crate::parts::{self, Lane, Opening};
+use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO_WAITER, SENT_MESSAGES};
+use crate::memory::{PeerRegion, Region};
 use crate::receiver::Receiver;
+use crate::runs::{self, Opening, Path};
 use crate::stamp;
 use crate::sync::{Ordering, full_fence};
 use crate::wake_up::{EACH, PeerLoop, WakeUp};
@@ -18,8 +18,8 @@ use crate::wake_up::{EACH, PeerLoop, WakeUp};
 /// or the holder of the direction's lock.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    own: Segment,
-    peer: PeerSegment,
+    own: Region,
+    peer: PeerRegion,
     /// Ring count published.
     tail: u64,
     /// Position of `tail` in the ring.
@@ -27,9 +27,9 @@ pub struct Sender {
     /// The peer's head, as last loaded.
     head: u64,
     /// Records published.
-    parts: u32,
+    runs: u32,
     /// Records that the peer has passed, as last loaded.
-    parts_taken: u32,
+    runs_passed: u32,
     /// Stream bytes that went through the kernel.
     data: u64,
     /// TCP-path offset.
@@ -54,30 +54,29 @@ pub struct Sender {
 /// affect nothing.
 impl Hash for Sender {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, tcp_start, .. } =
-            self;
-        (tail, index, head, parts, parts_taken, data, tcp, tcp_start).hash(hasher);
+        let Sender { own: _, peer: _, tail, index, head, runs, runs_passed, data, tcp, tcp_start, .. } = self;
+        (tail, index, head, runs, runs_passed, data, tcp, tcp_start).hash(hasher);
     }
 }
 
 impl Sender {
     /// The sender half of the endpoint that owns `own`, at the position that its words
     /// state: of a new connection, or where another process of this endpoint stopped.
-    pub fn new(own: Segment, peer: PeerSegment) -> Sender {
+    pub fn new(own: Region, peer: PeerRegion) -> Sender {
         let mut sender = Sender {
             own,
             peer,
             tail: 0,
             index: 0,
             head: 0,
-            parts: 0,
-            parts_taken: 0,
+            runs: 0,
+            runs_passed: 0,
             data: 0,
             tcp: 0,
             tcp_start: 0,
             woken_for: 0,
             arming_seen: 0,
-            sleep_seen: (NO_SLEEPER, 0),
+            sleep_seen: (NO_WAITER, 0),
             wake_up_seen: WakeUp::Tcp,
             messages: 0,
             reported: 0,
@@ -92,16 +91,16 @@ impl Sender {
         self.tail = own.tail.load(Ordering::Relaxed);
         let behind_base = self.tail.wrapping_sub(own.base.load(Ordering::Relaxed));
         self.index = (behind_base % self.own.ring_length() as u64) as usize;
-        self.parts = own.parts_published.load(Ordering::Relaxed);
+        self.runs = own.runs_published.load(Ordering::Relaxed);
         self.data = own.sent.data.load(Ordering::Relaxed);
         self.tcp = own.sent.tcp.load(Ordering::Relaxed);
-        self.tcp_start = match self.lane() {
-            Lane::Tcp if self.parts > 0 => {
-                parts::run_tcp_start(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+        self.tcp_start = match self.path() {
+            Path::Tcp if self.runs > 0 => {
+                runs::run_tcp_start(own, self.runs.wrapping_sub(1)).unwrap_or(self.tcp)
             }
             _ => self.tcp,
         };
-        if self.lane() == Lane::Ring && own.at_kernel.load(Ordering::Relaxed) == BUSY {
+        if self.path() == Path::Ring && own.at_kernel.load(Ordering::Relaxed) == BUSY {
             // That holder died, and the number of copies that reached the kernel is
             // unknown.
             self.forget_copies();
@@ -112,13 +111,13 @@ impl Sender {
         // A safe bound: no more can be unread. The exact values are loaded when they
         // matter.
         self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
-        self.parts_taken = self.parts.wrapping_sub(MAX_UNREAD_RECORDS);
+        self.runs_passed = self.runs.wrapping_sub(MAX_UNREAD_RECORDS);
     }
 
     /// The path of the next byte.
     #[inline]
-    pub fn lane(&self) -> Lane {
-        Lane::of(self.parts)
+    pub fn path(&self) -> Path {
+        Path::of(self.runs)
     }
 
     /// Stream offset: bytes sent over both paths.
@@ -134,7 +133,7 @@ impl Sender {
     /// Whether the peer has mapped both regions.
     pub fn peer_is_aware(&self) -> bool {
         // Its arming before that store is ordered by the fences of `arm` and
-        // `wants_bell`.
+        // `wants_tcp_wake_up`.
         self.peer.header().aware.load(Ordering::Acquire) == 1
     }
 
@@ -148,14 +147,14 @@ impl Sender {
     /// bytes, over which the kernel would reset the connection of a process that died.
     pub fn peer_resets(&self) -> bool {
         let peer = self.peer.header();
-        peer.ended.load(Ordering::Relaxed) != 0 || self.peer_left() || !self.peer_is_aware()
+        peer.ended.load(Ordering::Relaxed) != 0 || self.peer_is_demoted() || !self.peer_is_aware()
     }
 
     /// Whether the peer was demoted, and consumes nothing from the ring any more: see
     /// [`Sender::recall`].
     #[inline]
-    pub fn peer_left(&self) -> bool {
-        self.peer.header().left.load(Ordering::Relaxed) != 0
+    pub fn peer_is_demoted(&self) -> bool {
+        self.peer.header().demoted.load(Ordering::Relaxed) != 0
     }
 
     /// To be called before bytes of a TCP run are given to the kernel;
@@ -165,16 +164,16 @@ impl Sender {
     pub fn about_to_send_over_tcp(&mut self) -> bool {
         // Once the kernel has bytes of this run, no ring bytes can be resent.
         if self.tcp != self.tcp_start {
-            return self.peer_left();
+            return self.peer_is_demoted();
         }
         self.begin_kernel_send()
     }
 
     /// To be called before an unrequested wake-up byte is given to the kernel; the same
-    /// calls follow as after [`Sender::wants_bell`]. False: the peer was demoted, and
+    /// calls follow as after [`Sender::wants_tcp_wake_up`]. False: the peer was demoted, and
     /// would read the byte as data; or it closes, and the byte would cause a reset.
     #[inline]
-    pub fn may_ring(&mut self) -> bool {
+    pub fn may_wake(&mut self) -> bool {
         if self.begin_kernel_send() {
             return false;
         }
@@ -190,9 +189,9 @@ impl Sender {
     fn begin_kernel_send(&mut self) -> bool {
         let at_kernel = &self.own.header().at_kernel;
         at_kernel.store(BUSY, Ordering::Relaxed);
-        // LEAVE-PAIR: a peer that is demoted waits for this, or is seen here.
+        // DEMOTION-PAIR: a peer that is demoted waits for this, or is seen here.
         full_fence();
-        let left = self.peer_left();
+        let left = self.peer_is_demoted();
         if left {
             at_kernel.store(0, Ordering::Relaxed);
         }
@@ -222,7 +221,7 @@ impl Sender {
     /// The kernel accepted none of the bytes that it was just given.
     #[inline]
     pub fn kernel_refused(&self) {
-        // LEAVE-PAIR: release the count of the bytes that it accepted before.
+        // DEMOTION-PAIR: release the count of the bytes that it accepted before.
         self.own.header().at_kernel.store(0, Ordering::Release);
     }
 
@@ -234,7 +233,7 @@ impl Sender {
             self.own.header().stamp.store(stamp::now(), Ordering::Relaxed);
         }
         self.own.header().at_kernel.store(FINISHED, Ordering::Release);
-        // LEAVE-PAIR: a peer that is demoted sees it, or its demotion is seen behind
+        // DEMOTION-PAIR: a peer that is demoted sees it, or its demotion is seen behind
         // this.
         full_fence();
     }
@@ -288,7 +287,7 @@ impl Sender {
         limit: usize,
         receiver: Option<&mut Receiver>,
     ) -> Result<usize, Corrupt> {
-        if self.lane() != Lane::Ring {
+        if self.path() != Path::Ring {
             return Ok(0);
         }
         if let Some(receiver) = &receiver {
@@ -390,18 +389,18 @@ impl Sender {
         self.tcp = self.tcp.wrapping_add(count);
         let own = self.own.header();
         own.sent.data.store(self.data, Ordering::Relaxed);
-        // LEAVE-PAIR: release the answer to a demoted peer.
+        // DEMOTION-PAIR: release the answer to a demoted peer.
         own.sent.tcp.store(self.tcp, Ordering::Release);
     }
 
     /// The kernel accepted `total` bytes of the TCP path in all: for the successor of a
     /// lock holder that died before it could count them.
-    pub fn kernel_took(&mut self, total: u64) {
+    pub fn kernel_accepted(&mut self, total: u64) {
         let missing = total.saturating_sub(self.tcp);
-        match self.lane() {
-            Lane::Tcp => self.sent_before(missing),
+        match self.path() {
+            Path::Tcp => self.sent_before(missing),
             // Wake-up bytes, since every TCP run is counted before a ring run is opened.
-            Lane::Ring => {
+            Path::Ring => {
                 self.tcp = self.tcp.wrapping_add(missing);
                 // COUNT-PAIR: as for a wake-up byte.
                 self.own.header().sent.tcp.store(self.tcp, Ordering::Release);
@@ -415,7 +414,7 @@ impl Sender {
     /// # Errors
     /// The peer passed runs that were never opened.
     pub fn open_ring(&mut self) -> Result<bool, Corrupt> {
-        if self.lane() == Lane::Ring {
+        if self.path() == Path::Ring {
             return Ok(true);
         }
         if self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0 {
@@ -423,7 +422,7 @@ impl Sender {
         }
         // The peer may consume the copies from the kernel instead, and later bytes have
         // to follow them there.
-        let unconsumed = self.untaken()?;
+        let unconsumed = self.unconsumed()?;
         if unconsumed > 0 && self.has_copied(unconsumed) {
             return Ok(false);
         }
@@ -454,7 +453,7 @@ impl Sender {
     /// # Errors
     /// The peer passed runs that were never opened.
     pub fn open_tcp(&mut self) -> Result<bool, Corrupt> {
-        if self.lane() == Lane::Tcp {
+        if self.path() == Path::Tcp {
             return Ok(true);
         }
         if self.free_records()? < 1 {
@@ -465,20 +464,20 @@ impl Sender {
     }
 
     fn open(&mut self, tcp_start: Option<u64>) {
-        parts::publish(self.own.header(), self.parts, Opening { start: self.stream(), tcp_start });
+        runs::publish(self.own.header(), self.runs, Opening { start: self.stream(), tcp_start });
         self.tcp_start = tcp_start.unwrap_or(self.tcp);
-        self.parts = self.parts.wrapping_add(1);
+        self.runs = self.runs.wrapping_add(1);
     }
 
     fn free_records(&mut self) -> Result<u32, Corrupt> {
         // PASSED-PAIR: acquire the peer's reading of the records passed. (No model: loom
         // delays no loads.)
-        let passed = self.peer.header().parts_taken.load(Ordering::Acquire);
-        let open = self.parts.wrapping_sub(passed);
-        if open > self.parts.wrapping_sub(self.parts_taken) {
-            return Err(Corrupt::PartsTaken);
+        let passed = self.peer.header().runs_passed.load(Ordering::Acquire);
+        let open = self.runs.wrapping_sub(passed);
+        if open > self.runs.wrapping_sub(self.runs_passed) {
+            return Err(Corrupt::RunsPassed);
         }
-        self.parts_taken = passed;
+        self.runs_passed = passed;
         Ok(MAX_UNREAD_RECORDS - open)
     }
 
@@ -496,86 +495,87 @@ impl Sender {
     ///
     /// # Errors
     /// The peer consumed bytes that were never sent.
-    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
+    pub fn unconsumed(&mut self) -> Result<usize, Corrupt> {
         self.refresh()?;
         Ok(self.tail.wrapping_sub(self.head) as usize)
     }
 
     /// Whether the peer reports that it consumed all bytes that went through the kernel.
     #[cold]
-    pub fn kernel_bytes_were_taken(&self) -> bool {
-        self.peer_took_of_kernel() == self.data
+    pub fn kernel_bytes_were_consumed(&self) -> bool {
+        self.peer_consumed_of_kernel() == self.data
     }
 
     /// Stream bytes that the peer reports to have consumed from the kernel.
     #[cold]
-    pub fn peer_took_of_kernel(&self) -> u64 {
-        self.peer.header().taken.data.load(Ordering::Relaxed)
+    pub fn peer_consumed_of_kernel(&self) -> u64 {
+        self.peer.header().consumed.data.load(Ordering::Relaxed)
     }
 
     /// Whether no ring run was ever opened.
-    pub fn is_in_first_part(&self) -> bool {
-        self.parts == 0
+    pub fn is_in_first_run(&self) -> bool {
+        self.runs == 0
     }
 
     /// Whether the peer reports that it consumed all bytes, of both paths. It may have
     /// consumed ring bytes that it has not reported yet.
     #[cold]
-    pub fn all_was_taken(&self) -> bool {
+    pub fn all_was_consumed(&self) -> bool {
         let peer = self.peer.header();
-        peer.head.load(Ordering::Acquire) == self.tail && peer.taken.data.load(Ordering::Relaxed) == self.data
+        peer.head.load(Ordering::Acquire) == self.tail
+            && peer.consumed.data.load(Ordering::Relaxed) == self.data
     }
 
     /// Whether the peer waits for a wake-up for the bytes published before. To be called
     /// after each write, or after several; if true, the caller sends one byte 0 through
-    /// the kernel, without waiting, and reports it with [`Sender::rang`]. Never in a TCP
+    /// the kernel, without waiting, and reports it with [`Sender::woke_peer`]. Never in a TCP
     /// run, where the byte would be read as data: the data itself wakes the peer. So it
     /// has to be called before a TCP run is opened that no bytes follow at once.
     ///
-    /// After each true [`Sender::bell_was_taken`] or [`Sender::kernel_refused`] has to
+    /// After each true [`Sender::wake_up_was_accepted`] or [`Sender::kernel_refused`] has to
     /// follow.
     #[inline]
-    pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
-        self.lane() == Lane::Ring && self.peer_waits(peer_loop) && self.may_ring()
+    pub fn wants_tcp_wake_up(&mut self, peer_loop: &PeerLoop) -> bool {
+        self.path() == Path::Ring && self.peer_waits(peer_loop) && self.may_wake()
     }
 
-    /// As [`Sender::wants_bell`], for a sender that can write to the receiver's doorbell.
-    /// `Doorbell`: write one byte there, then call [`Sender::rang`] with `taken` false;
-    /// if the doorbell is full, proceed as for `Tcp` where [`Sender::may_ring`] permits
+    /// As [`Sender::wants_tcp_wake_up`], for a sender that can write to the receiver's doorbell.
+    /// `Doorbell`: write one byte there, then call [`Sender::woke_peer`] with `accepted` false;
+    /// if the doorbell is full, proceed as for `Tcp` where [`Sender::may_wake`] permits
     /// it.
     #[inline]
     pub fn wants_wake_up(&mut self, peer_loop: &PeerLoop) -> Option<WakeUp> {
-        if self.lane() != Lane::Ring || !self.peer_waits(peer_loop) {
+        if self.path() != Path::Ring || !self.peer_waits(peer_loop) {
             return None;
         }
         match self.wake_up_seen {
             WakeUp::Doorbell => Some(WakeUp::Doorbell),
-            WakeUp::Tcp => self.may_ring().then_some(WakeUp::Tcp),
+            WakeUp::Tcp => self.may_wake().then_some(WakeUp::Tcp),
         }
     }
 
     #[inline]
     fn peer_waits(&mut self, peer_loop: &PeerLoop) -> bool {
-        // BELL-PAIR, SLEEP-PAIR: store `tail` before these loads; the receiver's and the
+        // ARM-PAIR, SLEEP-PAIR: store `tail` before these loads; the receiver's and the
         // loop's fences lie between their store and their last check of `tail`.
         full_fence();
         let peer = self.peer.header();
         // The loop first: connections armed before it fell asleep are then seen as armed,
         // and a wake-up on a masked connection does not count for the loop's others.
-        let word = peer.sleeper.load(Ordering::Relaxed);
+        let word = peer.waiter.load(Ordering::Relaxed);
         let (waiter, by) = WakeUp::of_waiter(word);
         let number = peer_loop.unwoken_sleep(waiter);
-        // SLEEPER-PAIR: acquire the waiter that polls it since it is hot.
+        // WAITER-PAIR: acquire the waiter that polls it since it is hot.
         self.arming_seen = peer.armed.load(Ordering::Acquire);
         if self.arming_seen != 0 {
             self.wake_up_seen = WakeUp::of(self.arming_seen);
             return self.arming_seen != self.woken_for || self.arming_seen & EACH != 0;
         }
         (self.sleep_seen, self.wake_up_seen) = ((waiter, number), by);
-        if peer.sleeper.load(Ordering::Relaxed) != word {
+        if peer.waiter.load(Ordering::Relaxed) != word {
             // The connection moved to another waiter meanwhile. A spurious wake-up does
             // no harm, but counts for no waiter.
-            (self.sleep_seen, self.wake_up_seen) = ((NO_SLEEPER, 0), WakeUp::Tcp);
+            (self.sleep_seen, self.wake_up_seen) = ((NO_WAITER, 0), WakeUp::Tcp);
             return !self.peer_ended();
         }
         // A wake-up on a connection that the peer has closed would wake nothing, and
@@ -587,12 +587,12 @@ impl Sender {
     /// it neither requests a wake-up nor has a waiter that polls the ring. Such a peer is
     /// awake, between two waits, or waits in a way that its endpoint does not see. A
     /// hint: both may change at once.
-    pub fn lies_unseen(&mut self) -> Option<u64> {
+    pub fn has_unseen_bytes(&mut self) -> Option<u64> {
         let peer = self.peer.header();
-        let is_unread = self.lane() == Lane::Ring
+        let is_unread = self.path() == Path::Ring
             && peer.armed.load(Ordering::Relaxed) == 0
-            && peer.sleeper.load(Ordering::Relaxed) == NO_SLEEPER
-            && self.untaken().is_ok_and(|unconsumed| unconsumed > 0);
+            && peer.waiter.load(Ordering::Relaxed) == NO_WAITER
+            && self.unconsumed().is_ok_and(|unconsumed| unconsumed > 0);
         is_unread.then_some(self.head)
     }
 
@@ -608,9 +608,9 @@ impl Sender {
         self.peer.header().woke_at.load(Ordering::Relaxed)
     }
 
-    /// The kernel accepted a wake-up byte (`taken`), or had no room for it (EAGAIN). The
+    /// The kernel accepted a wake-up byte (`accepted`), or had no room for it (EAGAIN). The
     /// latter counts as a wake-up, since the receiver has unread bytes.
-    pub fn rang(&mut self, peer_loop: &PeerLoop, taken: bool) {
+    pub fn woke_peer(&mut self, peer_loop: &PeerLoop, accepted: bool) {
         let own = self.own.header();
         if self.arming_seen != 0 {
             self.woken_for = self.arming_seen;
@@ -618,8 +618,8 @@ impl Sender {
         } else {
             peer_loop.record_wake_up(self.sleep_seen.0, self.sleep_seen.1);
         }
-        if taken {
-            self.bell_was_taken();
+        if accepted {
+            self.wake_up_was_accepted();
         }
     }
 
@@ -629,17 +629,17 @@ impl Sender {
     /// occupy it until they are acknowledged (RFC 1122, 4.2.3.2), and memory may be
     /// short.
     #[cold]
-    pub fn is_looked_for_behind_tcp(&self) -> bool {
-        // BELL-PAIR: after the fence behind our `tail`; the consumer of the last of them
+    pub fn is_checked_behind_tcp(&self) -> bool {
+        // ARM-PAIR: after the fence behind our `tail`; the consumer of the last of them
         // has a fence before its check.
-        self.peer.header().taken.tcp.load(Ordering::Acquire) < self.tcp
+        self.peer.header().consumed.tcp.load(Ordering::Acquire) < self.tcp
     }
 
     /// The kernel had no room for a wake-up byte. The receiver has unread bytes
-    /// ([`Sender::is_looked_for_behind_tcp`]), and checks the ring behind them. Its loop
+    /// ([`Sender::is_checked_behind_tcp`]), and checks the ring behind them. Its loop
     /// may have reported them long ago, so this counts as a wake-up for no other
     /// connection.
-    pub fn rang_in_vain(&mut self) {
+    pub fn wake_up_had_no_room(&mut self) {
         if self.arming_seen != 0 {
             self.woken_for = self.arming_seen;
             self.own.header().sent.last.store(u64::from(self.woken_for), Ordering::Relaxed);
@@ -647,10 +647,10 @@ impl Sender {
         self.kernel_refused();
     }
 
-    /// The kernel accepted a wake-up byte that was reported to [`Sender::rang`] as not
+    /// The kernel accepted a wake-up byte that was reported to [`Sender::woke_peer`] as not
     /// accepted: for callers that submit wake-ups in batches, and get the results later.
     /// Until then no TCP run may be opened.
-    pub fn bell_was_taken(&mut self) {
+    pub fn wake_up_was_accepted(&mut self) {
         let own = self.own.header();
         self.tcp = self.tcp.wrapping_add(1);
         // COUNT-PAIR: release the ring run, so that no receiver reads a counted byte as
@@ -658,6 +658,6 @@ impl Sender {
         own.sent.tcp.store(self.tcp, Ordering::Release);
         self.kernel_refused();
         // Statistics.
-        own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        own.tcp_wake_ups.store(own.tcp_wake_ups.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }

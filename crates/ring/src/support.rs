@@ -4,8 +4,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use crate::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use crate::{End, LoopPage, PeerLoop, PeerSegment, Segment};
+use crate::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_region};
+use crate::{Endpoint, LoopPage, PeerLoop, PeerRegion, Region};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -25,8 +25,8 @@ impl Memory {
         Memory { start, layout }
     }
 
-    fn segment() -> Memory {
-        Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).unwrap())
+    fn region() -> Memory {
+        Memory::new(MIN_SIZE, &format_region(MIN_SIZE).unwrap())
     }
 }
 
@@ -39,7 +39,7 @@ impl Drop for Memory {
 
 /// Two endpoints and their loops.
 pub(crate) struct Pair {
-    pub(crate) ends: [End; 2],
+    pub(crate) ends: [Endpoint; 2],
     pub(crate) pages: [LoopPage; 2],
     /// Each endpoint's view of the peer's loop.
     pub(crate) peers: [PeerLoop; 2],
@@ -49,19 +49,19 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new() -> Pair {
-        let segments = [Memory::segment(), Memory::segment()];
+        let regions = [Memory::region(), Memory::region()];
         let loops = [(); 2].map(|()| Memory::new(LOOP_PAGE_SIZE, &format_loop_page()));
         // SAFETY: `Pair` keeps all memory until its endpoints are dropped.
         let ends = [0, 1].map(|end| unsafe {
-            let own = Segment::new(segments[end].start, MIN_SIZE).unwrap();
-            let peer = PeerSegment::new(segments[1 - end].start, MIN_SIZE).unwrap();
-            End::new(own, peer).unwrap()
+            let own = Region::new(regions[end].start, MIN_SIZE).unwrap();
+            let peer = PeerRegion::new(regions[1 - end].start, MIN_SIZE).unwrap();
+            Endpoint::new(own, peer).unwrap()
         });
         // SAFETY: as above.
         let pages = [0, 1].map(|end| unsafe { LoopPage::new(loops[end].start).unwrap() });
         // SAFETY: as above.
         let peers = [0, 1].map(|end| unsafe { PeerLoop::new(loops[1 - end].start).unwrap() });
-        Pair { ends, pages, peers, memory: [segments, loops] }
+        Pair { ends, pages, peers, memory: [regions, loops] }
     }
 
     /// Both directions use their ring from the first byte on.

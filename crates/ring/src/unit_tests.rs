@@ -3,11 +3,11 @@
 
 use std::ptr::NonNull;
 
-use crate::layout::{MAX_SIZE, MIN_SIZE, format_segment};
+use crate::layout::{MAX_SIZE, MIN_SIZE, format_region};
 use crate::support::Pair;
 use crate::{
-    Acquired, Ahead, Corrupt, Direction, Front, Lane, LayoutError, Leaving, Lock, LockError, PeerSegment,
-    Ready, Segment, Wait, WakeUp,
+    Acquired, Ahead, Corrupt, DemotionStep, Direction, Front, LayoutError, Lock, LockError, Path, PeerRegion,
+    Ready, Region, Wait, WakeUp,
 };
 
 /// Page-aligned memory.
@@ -17,20 +17,20 @@ struct Pages([u8; MIN_SIZE]);
 #[test]
 fn memory_that_is_no_region_is_refused() {
     for size in [0, 4096, MIN_SIZE + 1, MAX_SIZE + 4096] {
-        assert_eq!(format_segment(size), Err(LayoutError::Size(size)));
+        assert_eq!(format_region(size), Err(LayoutError::Size(size)));
     }
     let mut pages = Box::new(Pages([0; MIN_SIZE]));
     let mut open = |head: &[u8], offset: usize, length: usize| {
         pages.0[..head.len()].copy_from_slice(head);
         let start = NonNull::new(pages.0[offset..].as_mut_ptr()).unwrap();
         // SAFETY: refused memory is not kept; the sizes that are checked are inside.
-        unsafe { PeerSegment::new(start, length) }.map(|_| ())
+        unsafe { PeerRegion::new(start, length) }.map(|_| ())
     };
-    let good = format_segment(MIN_SIZE).unwrap();
+    let good = format_region(MIN_SIZE).unwrap();
     assert_eq!(open(&[], 0, MIN_SIZE), Err(LayoutError::Magic(0)));
     assert_eq!(open(&[], 8, MIN_SIZE), Err(LayoutError::Alignment));
     assert_eq!(open(&[], 0, 100), Err(LayoutError::Size(100)));
-    let other = format_segment(MIN_SIZE * 2).unwrap();
+    let other = format_region(MIN_SIZE * 2).unwrap();
     let sizes = LayoutError::OtherSize { said: 2 * MIN_SIZE as u32, mapped: MIN_SIZE };
     assert_eq!(open(&other, 0, MIN_SIZE), Err(sizes));
     assert_eq!(open(&[good[..4].to_vec(), vec![2]].concat(), 0, MIN_SIZE), Err(LayoutError::Version(2)));
@@ -43,7 +43,7 @@ fn a_ring_opens_only_to_an_end_that_is_aware() {
     assert!(!pair.ends[0].sender.open_ring().unwrap());
     pair.ends[1].receiver.mark_aware();
     assert!(pair.ends[0].sender.open_ring().unwrap());
-    assert_eq!(pair.ends[0].sender.lane(), Lane::Ring);
+    assert_eq!(pair.ends[0].sender.path(), Path::Ring);
 }
 
 /// `b"ring"` lies in the ring; five bytes that the kernel accepted follow it.
@@ -63,8 +63,8 @@ fn unread_bytes_are_found_on_both_paths() {
     assert!(sending.sender.open_ring().unwrap());
     assert_eq!(sending.sender.write([&b"more"[..]], usize::MAX, None), Ok(4));
     let receiver = &mut receiving.receiver;
-    let ring = Ahead { lane: Lane::Ring, skip: 0, count: 4 };
-    let tcp = |count| Ahead { lane: Lane::Tcp, skip: 0, count };
+    let ring = Ahead { path: Path::Ring, skip: 0, count: 4 };
+    let tcp = |count| Ahead { path: Path::Tcp, skip: 0, count };
     let behind = Ahead { skip: 4, ..ring };
     assert_eq!(receiver.ahead(5), Ok(vec![ring, tcp(5), behind]));
     assert_eq!(receiver.ahead(3), Ok(vec![ring, tcp(3)]), "two bytes are on their way");
@@ -79,68 +79,72 @@ fn unread_bytes_are_found_on_both_paths() {
 #[test]
 fn bytes_on_both_paths_are_returned() {
     let mut pair = on_both_paths();
-    let [sending, leaving] = &mut pair.ends;
-    leaving.receiver.leave();
-    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
-    assert_eq!(leaving.receiver.is_wanted_back(), Some(false), "the peer has not answered yet");
-    assert_eq!(sending.sender.wants_back(), Ok(true));
-    assert_eq!(leaving.receiver.is_wanted_back(), Some(true));
-    assert_eq!(leaving.receiver.left_to_take(), 9);
+    let [sending, demotion_step] = &mut pair.ends;
+    demotion_step.receiver.demote();
+    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Return));
+    assert_eq!(demotion_step.receiver.is_return_wanted(), Some(false), "the peer has not answered yet");
+    assert_eq!(sending.sender.wants_return(), Ok(true));
+    assert_eq!(demotion_step.receiver.is_return_wanted(), Some(true));
+    assert_eq!(demotion_step.receiver.left_to_consume(), 9);
     let mut bytes = [0; 9];
-    assert_eq!(leaving.receiver.read(&mut bytes), Ok(4));
+    assert_eq!(demotion_step.receiver.read(&mut bytes), Ok(4));
     bytes[4..].copy_from_slice(b"other");
-    assert!(leaving.receiver.tcp(5).is_ok());
-    leaving.receiver.took_tcp(5);
-    assert_eq!(leaving.receiver.left_to_take(), 0);
+    assert!(demotion_step.receiver.tcp(5).is_ok());
+    demotion_step.receiver.consumed_tcp(5);
+    assert_eq!(demotion_step.receiver.left_to_consume(), 0);
 
     let mut back = Vec::new();
-    assert_eq!(sending.sender.get_back(&mut back), Ok(false), "nothing yet");
-    assert_eq!(leaving.sender.give_back(&bytes[..6]), Ok(6));
-    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(0), "the previous ones were not read");
-    assert_eq!(sending.sender.get_back(&mut back), Ok(false));
-    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(3));
-    leaving.receiver.gave_all_back();
-    assert_eq!(sending.sender.get_back(&mut back), Ok(true));
+    assert_eq!(sending.sender.accept_returned(&mut back), Ok(false), "nothing yet");
+    assert_eq!(demotion_step.sender.return_bytes(&bytes[..6]), Ok(6));
+    assert_eq!(demotion_step.sender.return_bytes(&bytes[6..]), Ok(0), "the previous ones were not read");
+    assert_eq!(sending.sender.accept_returned(&mut back), Ok(false));
+    assert_eq!(demotion_step.sender.return_bytes(&bytes[6..]), Ok(3));
+    demotion_step.receiver.returned_all();
+    assert_eq!(sending.sender.accept_returned(&mut back), Ok(true));
     assert_eq!(back, b"ringother");
-    assert_eq!((sending.sender.wants_back(), sending.sender.recall()), (Ok(false), Ok(0)));
+    assert_eq!((sending.sender.wants_return(), sending.sender.recall()), (Ok(false), Ok(0)));
 }
 
 #[test]
 fn more_than_was_sent_is_not_returned() {
     let mut pair = on_both_paths();
-    let [sending, leaving] = &mut pair.ends;
-    leaving.receiver.leave();
-    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
-    assert_eq!(sending.sender.wants_back(), Ok(true));
-    assert_eq!(leaving.sender.give_back(&[0; 10]), Ok(10));
-    assert_eq!(sending.sender.get_back(&mut Vec::new()), Err(Corrupt::GivenBack));
+    let [sending, demotion_step] = &mut pair.ends;
+    demotion_step.receiver.demote();
+    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Return));
+    assert_eq!(sending.sender.wants_return(), Ok(true));
+    assert_eq!(demotion_step.sender.return_bytes(&[0; 10]), Ok(10));
+    assert_eq!(sending.sender.accept_returned(&mut Vec::new()), Err(Corrupt::Returned));
 }
 
 #[test]
 fn after_fin_nothing_is_returned() {
     let mut pair = on_both_paths();
-    let [sending, leaving] = &mut pair.ends;
+    let [sending, demotion_step] = &mut pair.ends;
     sending.sender.sends_no_more();
-    leaving.receiver.leave();
-    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Lost));
-    assert_eq!((sending.sender.wants_back(), sending.sender.recall()), (Ok(false), Ok(0)));
-    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Lost));
+    demotion_step.receiver.demote();
+    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Lost));
+    assert_eq!((sending.sender.wants_return(), sending.sender.recall()), (Ok(false), Ok(0)));
+    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Lost));
 }
 
 #[test]
 fn a_demoted_endpoint_waits_for_the_answer_of_a_peer_that_ends() {
     for sees in [false, true] {
         let mut pair = Pair::in_ring();
-        let [sending, leaving] = &mut pair.ends;
+        let [sending, demotion_step] = &mut pair.ends;
         assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
         sending.sender.sends_no_more();
-        leaving.receiver.leave();
-        assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait));
+        demotion_step.receiver.demote();
+        assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Wait));
         if sees {
             assert_eq!(sending.sender.recall(), Ok(4));
-            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Bells(0)));
+            assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::WakeUps(0)));
         } else {
-            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait), "until its FIN arrives");
+            assert_eq!(
+                demotion_step.receiver.demotion_step(),
+                Ok(DemotionStep::Wait),
+                "until its FIN arrives"
+            );
         }
     }
 }
@@ -149,9 +153,9 @@ fn a_demoted_endpoint_waits_for_the_answer_of_a_peer_that_ends() {
 fn copies_of_a_sender_that_died_are_ignored() {
     for dies in [false, true] {
         let mut pair = Pair::in_ring();
-        let [sending, leaving] = &mut pair.ends;
+        let [sending, demotion_step] = &mut pair.ends;
         assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
-        assert!(sending.sender.may_ring());
+        assert!(sending.sender.may_wake());
         assert_eq!(sending.sender.announce_copies(), Ok(4));
         sending.sender.copied(if dies { 3 } else { 4 });
         match dies {
@@ -159,9 +163,9 @@ fn copies_of_a_sender_that_died_are_ignored() {
             false => sending.sender.end_copies(true),
         }
         sending.sender.kernel_refused();
-        leaving.receiver.leave();
-        let (bells, owed) = if dies { (3, 4) } else { (0, 0) };
-        assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Bells(bells)));
+        demotion_step.receiver.demote();
+        let (wake_ups, owed) = if dies { (3, 4) } else { (0, 0) };
+        assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::WakeUps(wake_ups)));
         assert_eq!(sending.sender.recall(), Ok(owed));
     }
 }
@@ -170,13 +174,13 @@ fn copies_of_a_sender_that_died_are_ignored() {
 fn no_wake_up_byte_goes_to_a_peer_that_closes() {
     let mut pair = Pair::new();
     let [closing, other] = &mut pair.ends;
-    assert!(other.sender.may_ring());
+    assert!(other.sender.may_wake());
     assert!(closing.receiver.is_given_more(), "it is on its way");
-    other.sender.bell_was_taken();
+    other.sender.wake_up_was_accepted();
     assert!(closing.receiver.is_given_more(), "it is counted");
-    closing.receiver.took_tcp(1);
+    closing.receiver.consumed_tcp(1);
     closing.receiver.mark_ended(true);
-    assert!(!other.sender.may_ring());
+    assert!(!other.sender.may_wake());
     assert!(!closing.receiver.is_given_more());
 }
 
@@ -193,7 +197,7 @@ fn a_tcp_run_is_possible_though_no_record_was_read() {
     }
     assert_eq!(opened, 3);
     // The peer passes them all, since no bytes lie between.
-    pair.ends[1].receiver.look().unwrap();
+    pair.ends[1].receiver.check().unwrap();
     assert!(pair.ends[0].sender.open_ring().unwrap());
 }
 
@@ -207,7 +211,7 @@ fn a_successor_finds_the_start_of_its_run_though_many_follow() {
     first.sender.sent_over_tcp(3);
     while first.sender.open_ring().unwrap() {
         // Passes the run of the three bytes, and none behind it.
-        second.receiver.look().unwrap();
+        second.receiver.check().unwrap();
         assert!(first.sender.open_tcp().unwrap());
     }
     second.receiver.save();
@@ -235,20 +239,20 @@ fn an_endpoint_is_woken_once_or_for_each_publication() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;
     for each in [true, false, true] {
-        second.receiver.rings_each(each);
+        second.receiver.requests_each(each);
         let mut buffer = [0; 64];
         while second.receiver.read(&mut buffer).unwrap() > 0 {}
         assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
         for publication in 0..3 {
             assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
-            let wanted = first.sender.wants_bell(&pair.peers[0]);
+            let wanted = first.sender.wants_tcp_wake_up(&pair.peers[0]);
             assert_eq!(wanted, each || publication == 0);
             if wanted {
-                first.sender.rang(&pair.peers[0], true);
+                first.sender.woke_peer(&pair.peers[0], true);
             }
         }
         second.receiver.disarm();
-        assert!(!first.sender.wants_bell(&pair.peers[0]));
+        assert!(!first.sender.wants_tcp_wake_up(&pair.peers[0]));
     }
 }
 
@@ -258,27 +262,27 @@ fn wake_up_bytes_before_a_tcp_run_are_no_data() {
     let [first, second] = &mut pair.ends;
     assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
     assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
-    assert!(first.sender.wants_bell(&pair.peers[0]));
-    first.sender.rang(&pair.peers[0], true);
-    assert!(!first.sender.wants_bell(&pair.peers[0]));
+    assert!(first.sender.wants_tcp_wake_up(&pair.peers[0]));
+    first.sender.woke_peer(&pair.peers[0], true);
+    assert!(!first.sender.wants_tcp_wake_up(&pair.peers[0]));
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(3);
     // Four bytes lie in the kernel: a wake-up byte, and the data that follows the ring
     // bytes.
-    assert_eq!(second.receiver.tcp(4).unwrap(), Front::Bells(1));
-    second.receiver.took_tcp(1);
+    assert_eq!(second.receiver.tcp(4).unwrap(), Front::WakeUps(1));
+    second.receiver.consumed_tcp(1);
     assert_eq!(second.receiver.tcp(3).unwrap(), Front::Later);
-    assert_eq!(second.receiver.look().unwrap(), Ready::Ring(4));
+    assert_eq!(second.receiver.check().unwrap(), Ready::Ring(4));
     let (mut start, mut rest) = ([0; 1], [0; 9]);
     let buffers = [start.as_mut_slice(), rest.as_mut_slice()];
     assert_eq!(second.receiver.read_vectored(buffers).unwrap(), 4);
     assert_eq!((start, &rest[..3]), (*b"r", b"ing".as_slice()));
-    assert_eq!(second.receiver.look().unwrap(), Ready::Tcp { limit: None });
+    assert_eq!(second.receiver.check().unwrap(), Ready::Tcp { limit: None });
     assert_eq!(second.receiver.tcp(3).unwrap(), Front::Data(3));
-    second.receiver.took_tcp(3);
+    second.receiver.consumed_tcp(3);
     assert!(first.sender.drained().unwrap());
     assert_eq!(second.receiver.stream(), first.sender.stream());
-    assert_eq!(second.receiver.tcp_lane(), first.sender.tcp());
+    assert_eq!(second.receiver.tcp_offset(), first.sender.tcp());
 }
 
 #[test]
@@ -307,7 +311,7 @@ fn a_successor_begins_at_the_run_that_was_reached() {
     // Passes the record, and publishes no head.
     assert!(second.receiver.is_at_end_of_ring().unwrap());
     second.receiver.resume().unwrap();
-    assert_eq!(second.receiver.look().unwrap(), Ready::Tcp { limit: Some(2) });
+    assert_eq!(second.receiver.check().unwrap(), Ready::Tcp { limit: Some(2) });
     assert_eq!(second.receiver.stream(), 3);
 }
 
@@ -315,10 +319,10 @@ fn a_successor_begins_at_the_run_that_was_reached() {
 fn a_successor_counts_the_bytes_that_the_kernel_accepted() {
     let mut pair = Pair::in_ring();
     let sender = &mut pair.ends[0].sender;
-    sender.kernel_took(2);
+    sender.kernel_accepted(2);
     assert_eq!((sender.stream(), sender.tcp()), (0, 2), "two wake-up bytes");
     assert!(sender.open_tcp().unwrap());
-    sender.kernel_took(9);
+    sender.kernel_accepted(9);
     sender.resume();
     assert_eq!((sender.stream(), sender.tcp()), (7, 9));
 }
@@ -343,12 +347,12 @@ impl Wait for Waiter {
 #[test]
 fn a_lock_is_released_taken_over_or_given_up() {
     let mut pages = Box::new(Pages([0; MIN_SIZE]));
-    pages.0[..12].copy_from_slice(&format_segment(MIN_SIZE).unwrap());
+    pages.0[..12].copy_from_slice(&format_region(MIN_SIZE).unwrap());
     let start = NonNull::from(&mut *pages).cast();
     // SAFETY: the pages outlive the lock.
-    let segment = unsafe { Segment::new(start, MIN_SIZE).unwrap() };
-    let lock = Lock::new(segment.clone(), Direction::Receive);
-    let other = Lock::new(segment, Direction::Send);
+    let region = unsafe { Region::new(start, MIN_SIZE).unwrap() };
+    let lock = Lock::new(region.clone(), Direction::Receive);
+    let other = Lock::new(region, Direction::Send);
     let waiter = |alive| Waiter { alive, pauses: 0 };
     assert_eq!(lock.acquire(1, &mut waiter(true)), Ok(Acquired::Free));
     assert_eq!(other.acquire(2, &mut waiter(true)), Ok(Acquired::Free));

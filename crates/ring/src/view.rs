@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use crate::layout::{self, Header, LayoutError, SENT_MESSAGES, TAKEN_MESSAGES};
+use crate::layout::{self, CONSUMED_MESSAGES, Header, LayoutError, SENT_MESSAGES};
 use crate::memory::PageMemory;
 use crate::sync::Ordering;
 
@@ -19,13 +19,13 @@ pub struct Words {
     /// Its endpoint reads no more.
     pub ended: bool,
     /// Runs opened after the first, modulo 2^32: odd ones are ring runs.
-    pub parts: u32,
+    pub runs: u32,
     /// Wake-up bytes sent, modulo 2^32.
-    pub bells: u32,
+    pub tcp_wake_ups: u32,
     /// Stream bytes sent through the kernel connection.
     pub sent_tcp: u64,
     /// Stream bytes consumed from the kernel connection.
-    pub taken_tcp: u64,
+    pub consumed_tcp: u64,
     /// Ring count published.
     pub tail: u64,
     /// Ring count of the other direction that was consumed.
@@ -33,18 +33,18 @@ pub struct Words {
     /// Messages sent; lags by a few.
     pub sent_messages: u64,
     /// Messages consumed; lags by a few.
-    pub taken_messages: u64,
+    pub consumed_messages: u64,
 }
 
 /// The first page of a region, mapped read-only.
 #[derive(Debug)]
-pub struct SegmentView(NonNull<Header>);
+pub struct RegionView(NonNull<Header>);
 
 // SAFETY: the memory is shared by design and every word of it is an atomic. The creator
 // of the view keeps it mapped while the view lives, on any thread.
-unsafe impl Send for SegmentView {}
+unsafe impl Send for RegionView {}
 
-impl SegmentView {
+impl RegionView {
     /// The region whose first page is mapped at `start`.
     ///
     /// # Safety
@@ -53,9 +53,9 @@ impl SegmentView {
     ///
     /// # Errors
     /// The memory does not begin at a cache line.
-    pub unsafe fn new(start: NonNull<u8>) -> Result<SegmentView, LayoutError> {
+    pub unsafe fn new(start: NonNull<u8>) -> Result<RegionView, LayoutError> {
         if start.as_ptr().addr().is_multiple_of(layout::PAGE) {
-            Ok(SegmentView(start.cast()))
+            Ok(RegionView(start.cast()))
         } else {
             Err(LayoutError::Alignment)
         }
@@ -75,14 +75,14 @@ impl SegmentView {
             aware: header.aware.load(Ordering::Relaxed) != 0,
             armed: header.armed.load(Ordering::Relaxed) != 0,
             ended: header.ended.load(Ordering::Relaxed) != 0,
-            parts: header.parts_published.load(Ordering::Relaxed),
-            bells: header.bells.load(Ordering::Relaxed),
+            runs: header.runs_published.load(Ordering::Relaxed),
+            tcp_wake_ups: header.tcp_wake_ups.load(Ordering::Relaxed),
             sent_tcp: header.sent.data.load(Ordering::Relaxed),
-            taken_tcp: header.taken.data.load(Ordering::Relaxed),
+            consumed_tcp: header.consumed.data.load(Ordering::Relaxed),
             tail: header.tail.load(Ordering::Acquire),
             head: header.head.load(Ordering::Acquire),
             sent_messages: counter(SENT_MESSAGES),
-            taken_messages: counter(TAKEN_MESSAGES),
+            consumed_messages: counter(CONSUMED_MESSAGES),
         }
     }
 }
@@ -106,7 +106,7 @@ impl LoopView {
 
     /// Whether any waiter of the loop has published that it sleeps.
     pub fn asleep(&self) -> bool {
-        (0..layout::SLEEPERS)
+        (0..layout::WAITERS)
             .filter_map(|waiter| self.0.header().asleep(waiter))
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 #[cfg(not(ring_loom))]
 use crate::layout::LayoutError;
-use crate::layout::{Counters, NO_SLEEPER, SLEEPERS};
+use crate::layout::{Counters, NO_WAITER, WAITERS};
 use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
 
@@ -44,14 +44,14 @@ impl LoopPage {
 
     /// Publishes that this waiter of the loop (0 if it has only one) is about to sleep.
     /// Before it sleeps, every hot ring of it has to be polled once more
-    /// ([`crate::Receiver::look_again`]). Does nothing if there is no such waiter.
+    /// ([`crate::Receiver::poll`]). Does nothing if there is no such waiter.
     pub fn sleep(&self, waiter: u32) {
         let Some(word) = self.page.header().asleep(waiter) else { return };
         let number = next_number(self.numbers.of(waiter));
         self.numbers.set(waiter, number);
-        // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or masked.
+        // ENDED-PAIR, MASK-PAIR: release which connections this loop has ended or masked.
         word.store(number, Ordering::Release);
-        // SLEEP-PAIR: store asleep before the last check of the rings; `wants_bell` has
+        // SLEEP-PAIR: store asleep before the last check of the rings; `wants_tcp_wake_up` has
         // the other fence.
         full_fence();
     }
@@ -110,14 +110,14 @@ impl PeerLoop {
     #[inline]
     pub(crate) fn unwoken_sleep(&self, waiter: u32) -> u32 {
         let Some(word) = self.page.header().asleep(waiter) else { return 0 };
-        // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or masked
+        // ENDED-PAIR, MASK-PAIR: acquire which connections the loop had ended or masked
         // when it went to sleep.
         let number = word.load(Ordering::Acquire);
         if number == self.woken_for.of(waiter) { 0 } else { number }
     }
 
     /// Whether that waiter sleeps and this loop has woken it already.
-    pub fn is_rung(&self, waiter: u32) -> bool {
+    pub fn is_woken(&self, waiter: u32) -> bool {
         let asleep = self.page.header().asleep(waiter).map_or(0, |word| word.load(Ordering::Relaxed));
         asleep != 0 && asleep == self.woken_for.of(waiter)
     }
@@ -130,11 +130,11 @@ impl PeerLoop {
 
 /// A number for each waiter. Threads may share them, and order nothing by them.
 #[derive(Debug)]
-struct Numbers([AtomicU32; SLEEPERS as usize]);
+struct Numbers([AtomicU32; WAITERS as usize]);
 
 impl Numbers {
     fn new() -> Numbers {
-        Numbers([const { AtomicU32::new(0) }; SLEEPERS as usize])
+        Numbers([const { AtomicU32::new(0) }; WAITERS as usize])
     }
 
     /// 0 if there is no such waiter.
@@ -154,7 +154,7 @@ impl Numbers {
 impl Clone for Numbers {
     fn clone(&self) -> Numbers {
         let numbers = Numbers::new();
-        (0..SLEEPERS).for_each(|waiter| numbers.set(waiter, self.of(waiter)));
+        (0..WAITERS).for_each(|waiter| numbers.set(waiter, self.of(waiter)));
         numbers
     }
 }
@@ -188,9 +188,9 @@ impl WakeUp {
         if word & DOORBELL == 0 { WakeUp::Tcp } else { WakeUp::Doorbell }
     }
 
-    /// The waiter in a word, without the bit; [`NO_SLEEPER`] has all bits.
+    /// The waiter in a word, without the bit; [`NO_WAITER`] has all bits.
     pub(crate) fn of_waiter(word: u32) -> (u32, WakeUp) {
-        if word == NO_SLEEPER { (word, WakeUp::Tcp) } else { (word & !DOORBELL, WakeUp::of(word)) }
+        if word == NO_WAITER { (word, WakeUp::Tcp) } else { (word & !DOORBELL, WakeUp::of(word)) }
     }
 }
 

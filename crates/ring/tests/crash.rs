@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ring::layout::{MIN_SIZE, PAGE, format_segment};
-use ring::{Acquired, Direction, Lock, PeerSegment, Receiver, Segment, Sender, Wait};
+use ring::layout::{MIN_SIZE, PAGE, format_region};
+use ring::{Acquired, Direction, Lock, PeerRegion, Receiver, Region, Sender, Wait};
 
 /// The part of a process in the test.
 const ROLE: &str = "MEGAPIPE_TEST_ROLE";
-/// The descriptors it inherited: both segments and the report.
+/// The descriptors it inherited: both regions and the report.
 const DESCRIPTORS: &str = "MEGAPIPE_TEST_DESCRIPTORS";
 const KILLS: usize = 150;
 /// No process outlives its test for long.
@@ -59,15 +59,15 @@ fn map(descriptor: i32, size: usize, protection: i32) -> NonNull<u8> {
     NonNull::new(start.cast()).expect("not mapped at 0")
 }
 
-fn own(descriptor: i32) -> Segment {
+fn own(descriptor: i32) -> Region {
     // SAFETY: mapped readable and writable until the process ends.
-    unsafe { Segment::new(map(descriptor, MIN_SIZE, libc::PROT_READ | libc::PROT_WRITE), MIN_SIZE) }
+    unsafe { Region::new(map(descriptor, MIN_SIZE, libc::PROT_READ | libc::PROT_WRITE), MIN_SIZE) }
         .expect("formatted")
 }
 
-fn peer(descriptor: i32) -> PeerSegment {
+fn peer(descriptor: i32) -> PeerRegion {
     // SAFETY: mapped readable until the process ends.
-    unsafe { PeerSegment::new(map(descriptor, MIN_SIZE, libc::PROT_READ), MIN_SIZE) }.expect("formatted")
+    unsafe { PeerRegion::new(map(descriptor, MIN_SIZE, libc::PROT_READ), MIN_SIZE) }.expect("formatted")
 }
 
 fn thread_id() -> u32 {
@@ -97,7 +97,7 @@ struct Shared {
 
 impl Shared {
     fn new() -> Shared {
-        let head = format_segment(MIN_SIZE).expect("a size");
+        let head = format_region(MIN_SIZE).expect("a size");
         let descriptors = [memfd(MIN_SIZE, &head), memfd(MIN_SIZE, &head), memfd(PAGE, &[])];
         Shared { descriptors, start: Instant::now() }
     }

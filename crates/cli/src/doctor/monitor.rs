@@ -19,7 +19,7 @@ const AREA: &str = "monitor";
 /// What it sees, what it allows, and whose it is.
 fn ask(place: &Place, user: u32) -> Result<(View, Option<Allowed>, u32), ViewError> {
     let viewer = Viewer::connect(place, "megapipe")?;
-    Ok((viewer.look()?, viewer.allowed(user)?, viewer.user()?))
+    Ok((viewer.query()?, viewer.allowed(user)?, viewer.user()?))
 }
 
 /// The places where programs of `user` look, and what answers at the first that does.

@@ -38,7 +38,7 @@ struct View {
 ///
 /// No monitor answers at the start, or the terminal cannot be used.
 pub(super) fn run(sources: &mut Sources, interval: Duration) -> Result<(), String> {
-    let report = sources.look()?;
+    let report = sources.query()?;
     let mut view = View { report, trouble: None, offset: 0, page: 1 };
     let watch = Watch::start().map_err(|error| format!("signals cannot be handled: {error}"))?;
     let failed = |error: io::Error| format!("the terminal cannot be used: {error}; use --once");
@@ -89,7 +89,7 @@ impl View {
     }
 
     fn refresh(&mut self, sources: &mut Sources) {
-        match sources.look() {
+        match sources.query() {
             Ok(report) => {
                 self.report = report;
                 self.trouble = None;

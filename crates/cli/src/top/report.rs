@@ -156,8 +156,8 @@ impl Flow {
     }
 
     fn received(words: &Words) -> Flow {
-        let bytes = words.head.wrapping_add(words.taken_tcp);
-        Flow { messages: words.taken_messages, bytes, ..Flow::default() }
+        let bytes = words.head.wrapping_add(words.consumed_tcp);
+        Flow { messages: words.consumed_messages, bytes, ..Flow::default() }
     }
 
     fn since(self, before: Option<Flow>, seconds: Option<f64>) -> Flow {
@@ -183,19 +183,19 @@ impl Flow {
 impl EndpointState {
     fn new(end: &Promoted, now: &Words, before: Option<&Words>, seconds: Option<f64>) -> EndpointState {
         let ring_bytes = u64::from(end.segment_size).saturating_sub(RING_OFFSET as u64);
-        // Bells are counted modulo 2^32.
-        let bells = before.map(|before| u64::from(now.bells.wrapping_sub(before.bells)));
+        // Wake-ups are counted modulo 2^32.
+        let woken = before.map(|before| u64::from(now.tcp_wake_ups.wrapping_sub(before.tcp_wake_ups)));
         EndpointState {
             polling: now.aware && !now.armed && !now.ended,
-            via: if now.parts.is_multiple_of(2) { "tcp" } else { "ring" },
+            via: if now.runs.is_multiple_of(2) { "tcp" } else { "ring" },
             sent: Flow::sent(now).since(before.map(Flow::sent), seconds),
             received: Flow::received(now).since(before.map(Flow::received), seconds),
             sent_ring_bytes: now.tail,
-            wakeups: now.bells,
-            wakeups_per_s: bells.and_then(|bells| rate(bells, Some(0), seconds)),
-            returns_to_tcp: now.parts / 2,
+            wakeups: now.tcp_wake_ups,
+            wakeups_per_s: woken.and_then(|woken| rate(woken, Some(0), seconds)),
+            returns_to_tcp: now.runs / 2,
             ring_bytes,
-            ring_fill: end.tail_taken.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
+            ring_fill: end.tail_consumed.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
         }
     }
 }

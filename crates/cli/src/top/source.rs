@@ -38,11 +38,11 @@ impl Sources {
     /// # Errors
     ///
     /// No monitor answers: where it was looked for, and why.
-    pub(super) fn look(&mut self) -> Result<Report, String> {
+    pub(super) fn query(&mut self) -> Result<Report, String> {
         let mut report = Report::new();
         let mut troubles = Vec::new();
         for source in &mut self.all {
-            match source.look() {
+            match source.query() {
                 Ok(monitor) => report.add(monitor),
                 Err(error) => {
                     source.before = None;
@@ -55,12 +55,12 @@ impl Sources {
 }
 
 impl Source {
-    fn look(&mut self) -> Result<MonitorReport, ViewError> {
+    fn query(&mut self) -> Result<MonitorReport, ViewError> {
         let viewer = match self.viewer.take() {
             Some(viewer) => viewer,
             None => Viewer::connect(&self.place, NAME)?,
         };
-        let view = viewer.look()?;
+        let view = viewer.query()?;
         let report = MonitorReport::new(self.place.path(), &view, self.before.as_ref());
         self.viewer = Some(viewer);
         self.before = Some(view);

@@ -71,7 +71,7 @@ impl Programs {
         until("a promotion", || {
             self.do_round_trips("new");
             let viewer = Viewer::connect(&Socket::chosen(socket.into()), "test").ok()?;
-            (viewer.look().ok()?.totals.promoted >= 2).then_some(())
+            (viewer.query().ok()?.totals.promoted >= 2).then_some(())
         });
     }
 }

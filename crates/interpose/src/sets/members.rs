@@ -74,10 +74,10 @@ impl Inner {
                     self.ambiguous = true;
                 }
                 if promoted.listed_in != here && !promoted.armed {
-                    promoted.connection.mute();
+                    promoted.connection.mask();
                     promoted.armed = true;
                 }
-                if now.events & OUT_TOO != 0 || promoted.connection.look_again().unwrap_or(true) {
+                if now.events & OUT_TOO != 0 || promoted.connection.poll().unwrap_or(true) {
                     self.list(number, promoted);
                 }
             }
@@ -124,7 +124,7 @@ impl Inner {
         }
         let Interest { set, events, .. } = socket.interest;
         let wanted = set == self.number + 1 && events & IN != 0;
-        let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
+        let here = |promoted: &mut Promoted| promoted.connection.poll().unwrap_or(true);
         if wanted && socket.promoted.as_deref_mut().is_some_and(here) {
             at(self.number).wake_waiter();
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use libc::epoll_event;
 use promote::Next;
 use ring::WakeUp;
-use ring::layout::NO_SLEEPER;
+use ring::layout::NO_WAITER;
 
-use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, allocate_sleeper, at, oneshot};
+use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, allocate_waiter, at, oneshot};
 use crate::clock::Instant;
 use crate::doorbell::{self, Doorbell};
 use crate::kernel;
@@ -105,8 +105,8 @@ impl Inner {
             self.register_deferred();
             self.arm_each(self.ambiguous);
         }
-        if self.sleeper.is_none() && !self.several_waiters {
-            self.sleeper = allocate_sleeper();
+        if self.waiter.is_none() && !self.several_waiters {
+            self.waiter = allocate_waiter();
         }
     }
 
@@ -130,7 +130,7 @@ impl Inner {
                 if self.over_tcp {
                     promoted.stop_using_doorbell();
                 }
-                if promoted.connection.look_again().unwrap_or(true) && !self.list.contains(number) {
+                if promoted.connection.poll().unwrap_or(true) && !self.list.contains(number) {
                     // Its doorbell may have announced these bytes.
                     promoted.listed_in = self.number + 1;
                     self.list.push(*number);
@@ -150,10 +150,10 @@ impl Inner {
         }
     }
 
-    fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
+    fn waiter_of(&self, promoted: &Promoted) -> Option<u32> {
         let alone =
             !promoted.shown_in_kernel && promoted.slept_by == 0 && !promoted.connection.has_several_users();
-        self.sleeper.filter(|_| !self.several_waiters && alone)
+        self.waiter.filter(|_| !self.several_waiters && alone)
     }
 
     /// Reports the sockets of the list that have bytes, as many as there is room for, in the order
@@ -236,9 +236,9 @@ impl Inner {
                 continue;
             }
             if ready & IN_TOO != 0
-                && let Some(sleeper) = self.sleeper_of(promoted)
+                && let Some(waiter) = self.waiter_of(promoted)
             {
-                promoted.heat(sleeper);
+                promoted.heat(waiter);
             }
             if interest.events & ONCE != 0 && promoted.connection.peer_has_finished() {
                 // The kernel is not asked again until the program re-arms the interest.
@@ -321,8 +321,8 @@ impl Inner {
         let mut kept = earlier;
         for place in earlier..events.len() {
             let epoll_event { events: reported, u64: data } = events[place];
-            if let Some(number) = doorbell::rung(data, reported) {
-                self.doorbell_rang_for(number);
+            if let Some(number) = doorbell::socket_of(data, reported) {
+                self.doorbell_woke_for(number);
                 continue;
             }
             let promoted = self.by_data.get(&data).copied();
@@ -379,7 +379,7 @@ impl Inner {
     }
 
     /// The doorbell of a socket woke the set.
-    fn doorbell_rang_for(&mut self, number: u32) {
+    fn doorbell_woke_for(&mut self, number: u32) {
         let mut guard = sockets::at(number).lock_alone();
         let is_member = guard.interest.set == self.number + 1;
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
@@ -388,7 +388,7 @@ impl Inner {
         // set with its parent.
         let is_ours = |doorbell: &&mut Doorbell| doorbell.set == here || promoted.inherited;
         let Some(doorbell) = promoted.doorbell.as_mut().filter(is_ours) else { return };
-        self.doorbell_rang = true;
+        self.doorbell_woke = true;
         doorbell.woke_set();
         self.peer_woke_at = promoted.connection.peer_woke_at();
         promoted.stale |= promoted.armed;
@@ -399,8 +399,8 @@ impl Inner {
         let mut guard = sockets::at(number).lock();
         let Some(promoted) = guard.promoted.as_deref_mut() else { return };
         self.list(number, promoted);
-        match self.sleeper_of(promoted) {
-            Some(sleeper) => promoted.heat(sleeper),
+        match self.waiter_of(promoted) {
+            Some(waiter) => promoted.heat(waiter),
             // The list reports the bytes that are here.
             None => drop(promoted.arm()),
         }
@@ -448,25 +448,25 @@ impl Inner {
     /// Whether a socket that the kernel reports readable has anything to read. Wake-up bytes are
     /// discarded, unless they have to keep the socket readable for other threads.
     fn has_event(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
-        let sleeper = self.sleeper_of(promoted);
-        let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
+        let waiter = self.waiter_of(promoted);
+        let ring = |promoted: &mut Promoted| match promoted.connection.poll() {
             Ok(true) => promoted.is_unreported(edge),
             Ok(false) => matches!(promoted.connection.next(0), Ok(Next::End(_)) | Err(_)),
             Err(_) => true,
         };
-        if ring(promoted) && sleeper.is_none() {
+        if ring(promoted) && waiter.is_none() {
             return true;
         }
-        if promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left() {
+        if promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_is_demoted() {
             // The kernel's report is right, and the ring is not in use. (A stale wake-up byte would
             // be no event.)
             return true;
         }
         let pending = promoted.kernel_has_event(fd);
-        match sleeper {
-            Some(sleeper) => {
+        match waiter {
+            Some(waiter) => {
                 self.list(number, promoted);
-                promoted.heat(sleeper);
+                promoted.heat(waiter);
             }
             None => {
                 if promoted.arm().unwrap_or(true) {
@@ -492,23 +492,23 @@ impl Inner {
                 cooled = true;
                 continue;
             };
-            promoted.connection.tell_counts();
+            promoted.connection.publish_counts();
             self.unseen = soonest(self.unseen, promoted.wake_unseen_if_due(inner.interest.fd));
             let ours = inner.interest.set == here;
             let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.disabled;
             promoted.quiet = promoted.quiet.saturating_add(1);
             let cools = promoted.quiet > COOLING || !ours;
-            if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
+            if !promoted.armed && (!wanted || cools || self.waiter_of(promoted) != Some(promoted.waiter)) {
                 // Either a wake-up for it would not wake this set, or it has been quiet and polling
                 // it only costs.
                 if !wanted {
-                    promoted.connection.mute();
+                    promoted.connection.mask();
                     promoted.armed = true;
                 } else if !promoted.arm_for_next(&inner.interest) {
                     return false;
                 }
             }
-            if cools && (!ours || !promoted.connection.look_again().unwrap_or(true)) {
+            if cools && (!ours || !promoted.connection.poll().unwrap_or(true)) {
                 promoted.listed_in = 0;
                 cooled = true;
             }
@@ -516,10 +516,10 @@ impl Inner {
         if cooled {
             self.forget_cold();
         }
-        if let Some(sleeper) = self.sleeper.filter(|_| !self.several_waiters) {
+        if let Some(waiter) = self.waiter.filter(|_| !self.several_waiters) {
             // Stored first: a thread that reads a wake-up byte meant for this sleep has to see it.
             at(self.number).is_numbered.store(true, Ordering::SeqCst);
-            pages::sleep(sleeper);
+            pages::sleep(waiter);
             if self.any_ready(epfd, |_| true) {
                 self.woke();
                 return false;
@@ -531,8 +531,8 @@ impl Inner {
 
     /// After a sleep.
     pub(crate) fn woke(&self) {
-        if let Some(sleeper) = self.sleeper {
-            pages::wake(sleeper);
+        if let Some(waiter) = self.waiter {
+            pages::wake(waiter);
             at(self.number).is_numbered.store(false, Ordering::Relaxed);
         }
     }
@@ -557,7 +557,7 @@ impl Inner {
 fn has_bytes(promoted: &mut Promoted, edge: bool) -> bool {
     // For an edge: the kernel reported its bytes before the ring's once, and will not report them
     // again because of these.
-    promoted.connection.look_again().unwrap_or(true) || (edge && promoted.connection.untaken_here() > 0)
+    promoted.connection.poll().unwrap_or(true) || (edge && promoted.connection.unconsumed_here() > 0)
 }
 
 impl Promoted {
@@ -568,13 +568,13 @@ impl Promoted {
     fn is_unreported(&self, edge: bool) -> bool {
         !edge
             || self.reported != self.connection.arrived()
-            || self.connection.taken_from_kernel() > self.reported_of_kernel
+            || self.connection.consumed_from_kernel() > self.reported_of_kernel
     }
 
     /// Records that everything which has arrived is reported now.
     fn report(&mut self, fd: i32, edge: bool) {
         if edge {
-            self.reported_of_kernel = self.connection.taken_from_kernel() + self.data_in_kernel(fd);
+            self.reported_of_kernel = self.connection.consumed_from_kernel() + self.data_in_kernel(fd);
         }
         self.reported = self.connection.arrived();
     }
@@ -582,7 +582,7 @@ impl Promoted {
     /// Arms for the next bytes. False: unreported bytes are here.
     fn arm_for_next(&mut self, interest: &Interest) -> bool {
         self.note_use();
-        self.connection.rings_each(false);
+        self.connection.requests_each(false);
         if self.is_unreported(interest.events & EDGE != 0) {
             return !self.arm_to_sleep();
         }
@@ -598,28 +598,28 @@ impl Promoted {
     fn may_stop_polling(&mut self, interest: &Interest) -> bool {
         // A wake-up that may have arrived already is not sent again.
         let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.arm_for_next(interest));
-        rings && !self.connection.look_again().unwrap_or(true)
+        rings && !self.connection.poll().unwrap_or(true)
     }
 
     /// From here on the set polls it while awake.
-    pub(crate) fn heat(&mut self, sleeper: u32) {
+    pub(crate) fn heat(&mut self, waiter: u32) {
         if self.shown_in_kernel || self.slept_by != 0 {
             return;
         }
-        self.connection.rings_each(false);
-        if self.sleeper != sleeper {
+        self.connection.requests_each(false);
+        if self.waiter != waiter {
             if !self.armed {
-                self.connection.mute();
+                self.connection.mask();
                 self.armed = true;
             }
-            let by = if sleeper == NO_SLEEPER { WakeUp::Tcp } else { self.wake_up_in_set() };
-            self.connection.looked_at_by(sleeper, by);
-            self.sleeper = sleeper;
+            let by = if waiter == NO_WAITER { WakeUp::Tcp } else { self.wake_up_in_set() };
+            self.connection.polled_by(waiter, by);
+            self.waiter = waiter;
         }
         if self.armed {
             self.connection.disarm();
             self.armed = false;
         }
-        self.hot = sleeper != NO_SLEEPER;
+        self.hot = waiter != NO_WAITER;
     }
 }

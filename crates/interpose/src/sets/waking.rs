@@ -47,7 +47,7 @@ impl Set {
         real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) == 0 })
     }
 
-    /// As [`Self::wake_waiter`], if a thread sleeps by the set's sleeper, for which senders send
+    /// As [`Self::wake_waiter`], if a thread sleeps by the set's waiter, for which senders send
     /// one wake-up for all connections.
     #[inline]
     pub(crate) fn wake_if_asleep(&self) {
@@ -75,7 +75,7 @@ impl Promoted {
     /// been among them.
     #[inline]
     pub(crate) fn consumed_from_kernel(&mut self, count: usize) {
-        self.connection.took_from_kernel(count);
+        self.connection.kernel_delivered(count);
         if self.listed_in != 0 {
             at(self.listed_in - 1).wake_if_asleep();
         }

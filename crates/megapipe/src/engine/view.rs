@@ -405,7 +405,7 @@ impl View<'_> {
     /// The handle's own doorbell has a byte more.
     pub(crate) fn rang(&mut self, handle: Handle) {
         if self.is_live(handle) {
-            self.core.is_rung(handle.index);
+            self.core.is_woken(handle.index);
         }
     }
 

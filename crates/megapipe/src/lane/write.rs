@@ -47,7 +47,7 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let Some(lane) = entry.lane.as_deref_mut().filter(|lane| !lane.sends_to_kernel()) else { return 0 };
-        if lane.connection.peer_left() {
+        if lane.connection.peer_is_demoted() {
             lane.connection.kernel_sends();
             return 0;
         }
@@ -166,9 +166,9 @@ impl Core {
             self.answer_if_left(handle);
             return;
         }
-        lane.connection.kernel_took(result as usize);
+        lane.connection.kernel_accepted(result as usize);
         if !lane.hot {
-            lane.connection.tell_counts();
+            lane.connection.publish_counts();
         }
     }
 
@@ -190,7 +190,7 @@ impl Core {
 
     #[inline]
     pub(crate) fn answer_if_left(&mut self, handle: u32) {
-        if self.lane(handle).is_some_and(|lane| lane.connection.peer_left()) {
+        if self.lane(handle).is_some_and(|lane| lane.connection.peer_is_demoted()) {
             self.answer_leaving(handle);
         }
     }
@@ -210,7 +210,7 @@ impl Core {
             owed.resize(count, 0);
             let copied = lane.connection.peek_owed(&mut owed)?;
             owed.truncate(copied);
-            lane.connection.sent_again(copied)
+            lane.connection.resent(copied)
         });
         if let Err(corrupt) = recalled {
             lane.break_off(corrupt);
@@ -278,7 +278,7 @@ impl Core {
         let Some(lane) = self.lane(handle).filter(|lane| lane.bell_under_way.is_some()) else { return };
         lane.bell_under_way = None;
         if taken {
-            lane.connection.bell_was_taken();
+            lane.connection.wake_up_was_accepted();
             self.stats.bells += 1;
         } else {
             lane.connection.kernel_refused();

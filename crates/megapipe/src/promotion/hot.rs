@@ -166,7 +166,7 @@ impl Channel {
         while place < promoter.hot.len() {
             let handle = promoter.hot[place];
             if let Some(lane) = self.core.lane(handle.index) {
-                lane.connection.tell_counts();
+                lane.connection.publish_counts();
             }
             if self.core.lane_has_news(handle.index) {
                 news = true;

@@ -302,7 +302,7 @@ impl Stranger {
         // What its doorbell did not take goes with the next turn.
         side.step(Duration::ZERO);
         let mut message = MESSAGE;
-        assert!(self.connection.look_again().unwrap());
+        assert!(self.connection.poll().unwrap());
         assert_eq!(self.connection.read_ring(&mut message).unwrap(), MESSAGE.len());
     }
 }
@@ -322,7 +322,7 @@ fn a_peer_whose_doorbell_is_full_is_woken_over_tcp() {
         let mut bytes = [1; 16];
         assert_eq!(process::until("a byte", || stranger.stream.read(&mut bytes).ok()), 1);
         assert_eq!(bytes[0], 0);
-        stranger.connection.took_from_kernel(1);
+        stranger.connection.kernel_delivered(1);
         sys::doorbell::empty(stranger.doorbells.own.as_fd(), stranger.doorbells.kind);
         stranger.is_sent_to(&mut side, handle);
         assert_eq!(woken(&side), (2, 1));
@@ -352,9 +352,9 @@ fn a_peer_that_rings_without_end_keeps_nobody_awake() {
             // It may wake over TCP, too, though the channel asked for its doorbell.
             let wanted = stranger.connection.send([&MESSAGE[..]], MESSAGE.len(), true).unwrap();
             assert_eq!(wanted, MESSAGE.len());
-            if stranger.connection.wants_bell(&stranger.other, false) == Some(WakeUp::Tcp) {
+            if stranger.connection.wants_wake_up_by(&stranger.other, false) == Some(WakeUp::Tcp) {
                 assert_eq!(stranger.stream.write(&[0]).unwrap(), 1);
-                stranger.connection.bell_was_taken();
+                stranger.connection.wake_up_was_accepted();
             }
             assert!(side.step(2 * PATIENCE));
             assert_eq!(std::mem::take(&mut side.seen(0).got), MESSAGE);

@@ -29,7 +29,7 @@ fn play_monitor(path: &str) -> ! {
 
 /// Ends of promoted connections that the monitor counts.
 fn counted(folder: &Folder) -> u64 {
-    Viewer::connect(&Place::chosen(folder.socket()), "test").unwrap().look().unwrap().totals.promoted
+    Viewer::connect(&Place::chosen(folder.socket()), "test").unwrap().query().unwrap().totals.promoted
 }
 
 #[test]

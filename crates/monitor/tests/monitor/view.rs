@@ -54,7 +54,7 @@ fn what_the_policy_allows_a_user_is_reported() {
 fn everything_is_told_page_by_page() {
     let (running, first) = Running::start(SHARE);
     let view = viewer(&running);
-    let seen = view.look().unwrap();
+    let seen = view.query().unwrap();
     assert_eq!((seen.totals.clients, seen.totals.promoted), (1, 0));
     assert!(seen.totals.everybody && seen.promoted.is_empty());
     assert_eq!(seen.totals.pid, std::process::id());
@@ -72,7 +72,7 @@ fn everything_is_told_page_by_page() {
     set_word(&grants[0][1].own, 1040, 3000);
     set_word(&grants[0][0].own, 512, 7);
 
-    let seen = view.look().unwrap();
+    let seen = view.query().unwrap();
     let totals = seen.totals;
     assert_eq!((totals.clients, totals.promoted, totals.offers, totals.granted), (3, 200, 201, 200));
     assert_eq!(totals.bytes, 200 * 262_144);
@@ -92,18 +92,18 @@ fn everything_is_told_page_by_page() {
     let told = seen.promoted.iter().find(|end| end.words.unwrap().tail == 5000).unwrap();
     let one = told.words.unwrap();
     assert!(one.aware && !one.armed && !one.ended);
-    assert_eq!((told.tail_taken, one.sent_messages, one.taken_messages), (Some(3000), 7, 0));
+    assert_eq!((told.tail_consumed, one.sent_messages, one.consumed_messages), (Some(3000), 7, 0));
     assert_eq!(end(&seen, told.other).words.unwrap().head, 3000);
 
     // What is over is told no more, and the other end's memory is no longer looked at.
     b.withdraw(token(1));
     await_metric(&running.place, "promoted_ends", 199);
-    let seen = view.look().unwrap();
+    let seen = view.query().unwrap();
     assert_eq!(seen.promoted.len(), 199);
-    assert_eq!(end(&seen, told.number).tail_taken, None);
+    assert_eq!(end(&seen, told.number).tail_consumed, None);
     drop(b);
     await_metric(&running.place, "promoted_ends", 100);
-    let seen = view.look().unwrap();
+    let seen = view.query().unwrap();
     assert_eq!((seen.promoted.len(), seen.loops.len()), (100, 2));
     drop((a, first, view));
     running.end();
@@ -121,7 +121,7 @@ fn what_is_over_is_unmapped() {
         };
         let grants = promoted(&mut a, &mut b, 1..=10);
         // This process's: two to each end; the monitor's: one. Both are one process here.
-        drop(viewer(&running).look().unwrap());
+        drop(viewer(&running).query().unwrap());
         assert_eq!(segments(), 60);
         drop(grants);
         assert_eq!(segments(), 20);
@@ -153,7 +153,7 @@ fn whatever_lies_in_the_memory_is_only_a_number() {
             };
             set_word(&grants[0][0].own, offset, value);
         }
-        let seen = view.look().unwrap();
+        let seen = view.query().unwrap();
         assert_eq!((seen.promoted.len(), seen.loops.len()), (4, 3));
         let spoilt = seen.promoted.iter().filter(|end| end.words.unwrap().tail != 0).count();
         assert!(round % 4 != 0 || spoilt == 1, "no other end's numbers are touched");
@@ -259,7 +259,7 @@ fn a_user_is_told_what_is_his() {
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
         assert_eq!(changed, 0);
         let view = Viewer::connect(&promote::Place::chosen(path.clone()), "viewer").unwrap();
-        let nothing = view.look().unwrap();
+        let nothing = view.query().unwrap();
         assert!(view.allowed(65_534).unwrap().is_some());
         assert!(view.allowed(0).unwrap().is_none(), "another user's");
         let mut own = Client::connect(&options).unwrap();
@@ -267,7 +267,7 @@ fn a_user_is_told_what_is_his() {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         offer(&mut own, 1, &udp);
         assert_eq!(refused(&mut own).1, Reason::ClosedEarly);
-        (nothing, view.look().unwrap())
+        (nothing, view.query().unwrap())
     });
     let (nothing, own) = looked.join().unwrap();
     assert!(!nothing.totals.everybody && nothing.loops.is_empty() && nothing.promoted.is_empty());
@@ -276,7 +276,7 @@ fn a_user_is_told_what_is_his() {
     assert_eq!((own.totals.clients, own.totals.offers, own.loops.len()), (1, 1, 1));
     assert_eq!(own.loops[0].uid, 65_534);
     assert_eq!(own.totals.refused[Reason::ClosedEarly.index()], 1);
-    assert_eq!(viewer(&running).look().unwrap().promoted.len(), 6);
+    assert_eq!(viewer(&running).query().unwrap().promoted.len(), 6);
     drop((a, b, first));
     running.end();
 }

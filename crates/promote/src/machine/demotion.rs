@@ -1,6 +1,6 @@
 //! Demotion to the kernel connection, for a program that has only that.
 
-use ring::{Corrupt, Lane, Leaving};
+use ring::{Corrupt, DemotionStep, Path};
 
 use super::Machine;
 
@@ -17,7 +17,7 @@ impl Machine {
     #[cold]
     pub fn announce_copies(&mut self) -> Result<usize, Corrupt> {
         let sender = &mut self.end.sender;
-        if sender.lane() != Lane::Ring || sender.untaken()? == 0 || !sender.may_ring() {
+        if sender.path() != Path::Ring || sender.unconsumed()? == 0 || !sender.may_wake() {
             return Ok(0);
         }
         let copies = sender.announce_copies();
@@ -63,16 +63,16 @@ impl Machine {
         self.end.receiver.peer_has_finished()
     }
 
-    /// Whether the peer was demoted ([`Self::leave`]): it consumes nothing from the ring
+    /// Whether the peer was demoted ([`Self::demote`]): it consumes nothing from the ring
     /// any more, and another program gets the bytes from the kernel. Then
     /// [`Self::recall`] follows.
     #[inline]
-    pub fn peer_left(&self) -> bool {
-        self.end.sender.peer_left()
+    pub fn peer_is_demoted(&self) -> bool {
+        self.end.sender.peer_is_demoted()
     }
 
     /// The peer was demoted: returns how many bytes it did not consume. These have to go
-    /// to the kernel before anything else ([`Self::peek_owed`], [`Self::sent_again`]).
+    /// to the kernel before anything else ([`Self::peek_owed`], [`Self::resent`]).
     /// `kernel_idle`: as for [`Self::send`].
     ///
     /// # Errors
@@ -82,11 +82,11 @@ impl Machine {
     pub fn recall(&mut self, kernel_idle: bool) -> Result<usize, Corrupt> {
         self.demoted = true;
         let owed = self.end.sender.recall()?;
-        if owed > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owed) }
+        if owed > 0 && !kernel_idle { Err(Corrupt::Demoted) } else { Ok(owed) }
     }
 
     /// Requests the return of the demoted peer's unread bytes, if they lie on both paths;
-    /// true if so. [`Self::get_back`] then has to return true before anything else is
+    /// true if so. [`Self::accept_returned`] then has to return true before anything else is
     /// sent. To be called before [`Self::recall`]. `kernel_idle`: as for [`Self::send`];
     /// if it is false, `recall` refuses.
     ///
@@ -94,8 +94,8 @@ impl Machine {
     ///
     /// As for [`Self::send`].
     #[cold]
-    pub fn wants_back(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        Ok(kernel_idle && self.end.sender.wants_back()?)
+    pub fn wants_return(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
+        Ok(kernel_idle && self.end.sender.wants_return()?)
     }
 
     /// Appends the bytes that the peer has returned to `bytes`. True: these were the
@@ -105,39 +105,39 @@ impl Machine {
     ///
     /// The peer returned more than is possible.
     #[cold]
-    pub fn get_back(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Corrupt> {
+    pub fn accept_returned(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Corrupt> {
         self.demoted = true;
-        self.end.sender.get_back(bytes)
+        self.end.sender.accept_returned(bytes)
     }
 
-    /// After [`Leaving::GiveBack`]: whether the peer sends nothing more before it has
+    /// After [`DemotionStep::Return`]: whether the peer sends nothing more before it has
     /// everything back; `None`: it takes nothing back.
-    pub fn is_wanted_back(&self) -> Option<bool> {
-        self.end.receiver.is_wanted_back()
+    pub fn is_return_wanted(&self) -> Option<bool> {
+        self.end.receiver.is_return_wanted()
     }
 
-    /// After [`Leaving::GiveBack`]: the stream bytes that are still to be consumed, in
+    /// After [`DemotionStep::Return`]: the stream bytes that are still to be consumed, in
     /// order.
-    pub fn left_to_take(&self) -> u64 {
-        self.end.receiver.left_to_take()
+    pub fn left_to_consume(&self) -> u64 {
+        self.end.receiver.left_to_consume()
     }
 
     /// Returns some of these bytes, which were consumed then, to the peer; returns how
     /// many: 0 while the peer has not read the previous ones. After the last
-    /// [`Self::gave_all_back`] follows.
+    /// [`Self::returned_all`] follows.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`]; or there is no room, since the peer has not read this
     /// endpoint's bytes.
     #[cold]
-    pub fn give_back(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
-        self.end.sender.give_back(bytes)
+    pub fn return_bytes(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
+        self.end.sender.return_bytes(bytes)
     }
 
     /// All bytes were returned.
-    pub fn gave_all_back(&self) {
-        self.end.receiver.gave_all_back();
+    pub fn returned_all(&self) {
+        self.end.receiver.returned_all();
     }
 
     /// Copies the first of the owed bytes; returns how many.
@@ -154,25 +154,25 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::recall`].
-    pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
-        self.end.sender.sent_again(count)
+    pub fn resent(&mut self, count: usize) -> Result<(), Corrupt> {
+        self.end.sender.resent(count)
     }
 
     /// Demotes this endpoint: a program without ring support gets the kernel connection.
-    /// The peer resends the unread bytes. [`Self::wakes_to_leave`], [`Self::end_sending`]
-    /// and [`Self::leaving`] follow.
-    pub fn leave(&mut self) {
-        self.end.receiver.leave();
+    /// The peer resends the unread bytes. [`Self::wakes_to_demote`], [`Self::end_sending`]
+    /// and [`Self::demotion_step`] follow.
+    pub fn demote(&mut self) {
+        self.end.receiver.demote();
     }
 
     /// Whether the peer has still to resend, and may be asleep: then the kernel is to be
-    /// given a wake-up byte for it ([`Self::bell_was_taken`], [`Self::kernel_refused`]).
+    /// given a wake-up byte for it ([`Self::wake_up_was_accepted`], [`Self::kernel_refused`]).
     /// `kernel_idle`: as for [`Self::send`].
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn wakes_to_leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
+    pub fn wakes_to_demote(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         // Wake it only to resend ring bytes: behind unread TCP bytes a wake-up byte would
         // obstruct the peer's own demotion.
         let receiver = &mut self.end.receiver;
@@ -180,8 +180,8 @@ impl Machine {
         let sender = &mut self.end.sender;
         // Bytes that go to the kernel anyway wake it, too. A demoted peer would read a
         // wake-up byte as data.
-        let asleep = kernel_idle && lacks_bytes && !sender.peer_ended() && !sender.peer_left();
-        Ok(asleep && sender.open_ring()? && sender.may_ring())
+        let asleep = kernel_idle && lacks_bytes && !sender.peer_ended() && !sender.peer_is_demoted();
+        Ok(asleep && sender.open_ring()? && sender.may_wake())
     }
 
     /// No process of this endpoint sends through the ring from here on.
@@ -200,31 +200,31 @@ impl Machine {
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
-        self.end.receiver.leaving()
+    pub fn demotion_step(&mut self) -> Result<DemotionStep, Corrupt> {
+        self.end.receiver.demotion_step()
     }
 
-    /// The result of [`Self::leaving`] for a peer that takes nothing back.
+    /// The result of [`Self::demotion_step`] for a peer that takes nothing back.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn outlook(&mut self) -> Result<Leaving, Corrupt> {
-        self.end.receiver.outlook()
+    pub fn step_without_return(&mut self) -> Result<DemotionStep, Corrupt> {
+        self.end.receiver.step_without_return()
     }
 
-    /// This endpoint is demoted before the peer ([`Self::peer_left`]): the peer's unread
+    /// This endpoint is demoted before the peer ([`Self::peer_is_demoted`]): the peer's unread
     /// bytes are not resent if it is demoted later.
     pub fn refuse(&mut self) {
         self.end.sender.refuse();
     }
 
-    /// Whether any process of this endpoint has called [`Self::leave`].
-    pub fn has_left(&self) -> bool {
-        self.end.receiver.has_left()
+    /// Whether any process of this endpoint has called [`Self::demote`].
+    pub fn is_demoted(&self) -> bool {
+        self.end.receiver.is_demoted()
     }
 
-    /// Whether one has called [`Self::leave`] or [`Self::reads_no_more`]: only the kernel
+    /// Whether one has called [`Self::demote`] or [`Self::reads_no_more`]: only the kernel
     /// connection is left.
     pub fn is_over(&self) -> bool {
         self.end.receiver.is_over()

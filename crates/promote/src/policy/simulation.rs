@@ -147,7 +147,7 @@ fn wait(
             return Waited::Found(now);
         }
         match spin.next(time(now)) {
-            Next::Look => {
+            Next::Poll => {
                 now += 0.1;
                 *cpu += 0.1;
             }
@@ -241,24 +241,24 @@ fn one_core(machine: Machine, think: Think, spins: bool, rings: bool) -> f64 {
         // It waits for the answer.
         let evidence = if rings { peer } else { Peer::Unknown };
         let mut spin = policies[me].begin(time(now), evidence).filter(|_| spins);
-        while let Some(looks) = &spin {
-            match looks.next(time(now)) {
+        while let Some(polls) = &spin {
+            match polls.next(time(now)) {
                 Next::Yield => break,
-                Next::Look => now += 0.1,
+                Next::Poll => now += 0.1,
                 Next::Sleep => {
-                    policies[me].missed(looks, time(now));
+                    policies[me].missed(polls, time(now));
                     spin = None;
                 }
             }
         }
         let gave = now;
         match &mut away {
-            (began, Some(looks)) => {
+            (began, Some(polls)) => {
                 now += SWITCH;
-                policies[other].yielded(looks, time(*began), time(now));
+                policies[other].yielded(polls, time(*began), time(now));
                 match rings {
-                    true => _ = policies[other].found(looks, time(now)),
-                    false => policies[other].missed(looks, time(now)),
+                    true => _ = policies[other].found(polls, time(now)),
+                    false => policies[other].missed(polls, time(now)),
                 }
             }
             (_, None) => {

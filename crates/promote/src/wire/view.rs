@@ -31,7 +31,7 @@ const SEEN: u32 = 1;
 const AWARE: u32 = 2;
 const ARMED: u32 = 4;
 const ENDED: u32 = 8;
-const TAKEN_SEEN: u32 = 16;
+const CONSUMED_SEEN: u32 = 16;
 
 /// Flags of a policy's answer.
 const EVERYBODY: u32 = 1;
@@ -165,7 +165,7 @@ pub struct Promoted {
     pub words: Option<Words>,
     /// Ring count of this direction that the peer reports to have consumed; `None` if
     /// that, or this endpoint's words, are not visible.
-    pub tail_taken: Option<u64>,
+    pub tail_consumed: Option<u64>,
 }
 
 /// What the monitor's current policy allows the programs of one user.
@@ -342,11 +342,11 @@ impl Promoted {
             | bit(words.aware, AWARE)
             | bit(words.armed, ARMED)
             | bit(words.ended, ENDED)
-            | bit(self.tail_taken.is_some(), TAKEN_SEEN);
-        let packet = packet.u32(bits).u32(words.parts).u32(words.bells);
-        let packet = packet.u64(words.sent_tcp).u64(words.taken_tcp).u64(words.tail).u64(words.head);
-        let packet = packet.u64(self.tail_taken.unwrap_or(0));
-        packet.u64(words.sent_messages).u64(words.taken_messages)
+            | bit(self.tail_consumed.is_some(), CONSUMED_SEEN);
+        let packet = packet.u32(bits).u32(words.runs).u32(words.tcp_wake_ups);
+        let packet = packet.u64(words.sent_tcp).u64(words.consumed_tcp).u64(words.tail).u64(words.head);
+        let packet = packet.u64(self.tail_consumed.unwrap_or(0));
+        packet.u64(words.sent_messages).u64(words.consumed_messages)
     }
 
     fn read(fields: &mut Reader<'_>) -> Result<Promoted, DecodeError> {
@@ -360,31 +360,31 @@ impl Promoted {
             age_ms: fields.u64(),
             segment_size: fields.u32(),
             words: None,
-            tail_taken: None,
+            tail_consumed: None,
         };
         let bits = fields.u32();
         let mut words = Words {
             aware: bits & AWARE != 0,
             armed: bits & ARMED != 0,
             ended: bits & ENDED != 0,
-            parts: fields.u32(),
-            bells: fields.u32(),
+            runs: fields.u32(),
+            tcp_wake_ups: fields.u32(),
             sent_tcp: fields.u64(),
-            taken_tcp: fields.u64(),
+            consumed_tcp: fields.u64(),
             tail: fields.u64(),
             head: fields.u64(),
             ..Words::default()
         };
-        end.tail_taken = Some(fields.u64());
-        (words.sent_messages, words.taken_messages) = (fields.u64(), fields.u64());
-        if bits & TAKEN_SEEN == 0 && end.tail_taken.take() != Some(0) {
+        end.tail_consumed = Some(fields.u64());
+        (words.sent_messages, words.consumed_messages) = (fields.u64(), fields.u64());
+        if bits & CONSUMED_SEEN == 0 && end.tail_consumed.take() != Some(0) {
             return Err(DecodeError::Field);
         }
         if bits & SEEN != 0 {
             end.words = Some(words);
         }
         // Absent fields are zero, and no other bits are valid.
-        let known = SEEN | AWARE | ARMED | ENDED | TAKEN_SEEN;
+        let known = SEEN | AWARE | ARMED | ENDED | CONSUMED_SEEN;
         let absent = bits & SEEN == 0 && (bits != 0 || words != Words::default());
         if bits & !known != 0 || absent {
             return Err(DecodeError::Field);
@@ -474,7 +474,7 @@ pub(super) mod tests {
                 TOTALS => bits % 2,
                 LOOP => bits % 3,
                 ALLOWED => bits % 8,
-                _ => bits | SEEN | TAKEN_SEEN,
+                _ => bits | SEEN | CONSUMED_SEEN,
             };
             packet[flags..flags + 4].copy_from_slice(&bits.to_le_bytes());
             let record = Record::decode(&packet).unwrap().unwrap();
@@ -502,7 +502,7 @@ pub(super) mod tests {
                 age_ms: 5,
                 segment_size: 8192,
                 words: None,
-                tail_taken: None,
+                tail_consumed: None,
             };
             let packet = Record::Promoted(end).encode();
             assert!(packet.as_bytes().len() <= MOST_BYTES);

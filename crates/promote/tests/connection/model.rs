@@ -99,7 +99,7 @@ fn byte(side: usize, offset: u64) -> u8 {
 /// Memory for a promotion: for each end its own segment and the other's.
 fn segments() -> [(SharedMapping, SharedMapping); 2] {
     let segments = [(); 2].map(|()| {
-        let head = ring::layout::format_segment(SEGMENT).unwrap();
+        let head = ring::layout::format_region(SEGMENT).unwrap();
         MemoryFile::create("segment", SEGMENT as u64, &head).unwrap()
     });
     [0, 1].map(|side| {
@@ -233,7 +233,7 @@ impl World {
         if !connection.stays_with_kernel() {
             taken = connection.send([&bytes[..]], count, true).unwrap();
             self.ring_bytes += taken as u64;
-            if taken > 0 && !end.bell && connection.wants_bell(&end.other_loop, false).is_some() {
+            if taken > 0 && !end.bell && connection.wants_wake_up_by(&end.other_loop, false).is_some() {
                 end.bell = true;
             }
         }
@@ -254,7 +254,7 @@ impl World {
         pipe.bytes.extend(end.waiting.drain(..count));
         pipe.put += count as u64;
         match &mut end.connection {
-            Some(connection) => connection.kernel_took(count),
+            Some(connection) => connection.kernel_accepted(count),
             None => end.written += count as u64,
         }
         if self.ends[1 - side].closed {
@@ -284,7 +284,7 @@ impl World {
             }
             pipe.bytes.push_back(0);
             pipe.put += 1;
-            end.connection.as_mut().unwrap().bell_was_taken();
+            end.connection.as_mut().unwrap().wake_up_was_accepted();
         }
         self.finish(side);
     }
@@ -306,10 +306,10 @@ impl World {
         pipe.taken += count as u64;
         if let Some(connection) = &mut end.connection {
             while !end.fetched.is_empty()
-                && let Front::Bells(bells) = connection.front(end.fetched.len()).unwrap()
+                && let Front::WakeUps(bells) = connection.front(end.fetched.len()).unwrap()
             {
                 end.fetched.drain(..bells as usize);
-                connection.took_from_kernel(bells as usize);
+                connection.kernel_delivered(bells as usize);
             }
         }
     }
@@ -333,14 +333,14 @@ impl World {
                     assert!(taken > 0 && taken <= here);
                 }
                 Next::Kernel => match connection.front(end.fetched.len()).unwrap() {
-                    Front::Bells(bells) => {
+                    Front::WakeUps(bells) => {
                         end.fetched.drain(..bells as usize);
-                        connection.took_from_kernel(bells as usize);
+                        connection.kernel_delivered(bells as usize);
                     }
                     Front::Data(here) => {
                         taken = count.min(here as usize);
                         bytes.splice(..taken, end.fetched.drain(..taken));
-                        connection.took_from_kernel(taken);
+                        connection.kernel_delivered(taken);
                     }
                     Front::Later => panic!("kernel bytes that come next come later"),
                 },
@@ -374,8 +374,7 @@ impl World {
         let end = &mut self.ends[side];
         let connection = end.connection.as_mut().unwrap();
         end.own_loop.sleep(0);
-        end.asleep =
-            end.fetched.is_empty() && !connection.kernel_has_ended() && !connection.look_again().unwrap();
+        end.asleep = end.fetched.is_empty() && !connection.kernel_has_ended() && !connection.poll().unwrap();
         if !end.asleep {
             end.own_loop.wake(0);
         }
@@ -397,10 +396,10 @@ impl World {
         let mut unread = !end.fetched.is_empty();
         if let Some(connection) = &mut end.connection {
             while !end.fetched.is_empty()
-                && let Front::Bells(bells) = connection.front(end.fetched.len()).unwrap()
+                && let Front::WakeUps(bells) = connection.front(end.fetched.len()).unwrap()
             {
                 end.fetched.drain(..bells as usize);
-                connection.took_from_kernel(bells as usize);
+                connection.kernel_delivered(bells as usize);
             }
             unread = !end.fetched.is_empty() || connection.has_unread();
             connection.reads_no_more(true);

@@ -6,8 +6,8 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::hash::{Hash, Hasher};
 use std::ptr::NonNull;
 
-use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, RING_OFFSET, format_loop_page, format_segment};
-use ring::{LoopPage, PeerLoop, PeerSegment, Segment};
+use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, RING_OFFSET, format_loop_page, format_region};
+use ring::{LoopPage, PeerLoop, PeerRegion, Region};
 
 /// Bytes of the smallest ring.
 pub(crate) const RING: usize = MIN_SIZE - RING_OFFSET;
@@ -55,17 +55,17 @@ impl Memory {
             }
         };
         Memory {
-            segments: [(); 2].map(|()| allocate(MIN_SIZE, &format_segment(MIN_SIZE).unwrap())),
+            segments: [(); 2].map(|()| allocate(MIN_SIZE, &format_region(MIN_SIZE).unwrap())),
             pages: [(); 2].map(|()| allocate(LOOP_PAGE_SIZE, &format_loop_page())),
         }
     }
 
-    pub(crate) fn segments(&self, side: usize) -> (Segment, PeerSegment) {
+    pub(crate) fn segments(&self, side: usize) -> (Region, PeerRegion) {
         // SAFETY: the memory is never freed, and reached by address only.
         unsafe {
             (
-                Segment::new(self.segments[side], MIN_SIZE).unwrap(),
-                PeerSegment::new(self.segments[1 - side], MIN_SIZE).unwrap(),
+                Region::new(self.segments[side], MIN_SIZE).unwrap(),
+                PeerRegion::new(self.segments[1 - side], MIN_SIZE).unwrap(),
             )
         }
     }

@@ -362,7 +362,7 @@ impl World {
             self.ways[side].hash(&mut digest);
             self.reset_by_bell[side].hash(&mut digest);
             self.machines[side].hash(&mut digest);
-            self.peers[side].is_rung(0).hash(&mut digest);
+            self.peers[side].is_woken(0).hash(&mut digest);
             self.words.hash_side(side, &mut digest);
             self.monitor.map(|offers| offers[side]).hash(&mut digest);
         }
@@ -506,11 +506,11 @@ impl World {
             Act::Take(count) => self.take(side, count)?,
             Act::SleepCold => self.sleep_cold(side)?,
             Act::SleepHot => self.sleep_hot(side),
-            Act::Look => self.look(side)?,
+            Act::Look => self.check_ring(side)?,
             Act::WakeUp => self.wake(side),
             Act::Shutdown => self.shutdown(side),
             Act::Close => self.close(side)?,
-            Act::Leave => self.leave(side),
+            Act::Leave => self.demote(side),
             Act::Kill => self.kill(side),
             Act::Grant | Act::GrantOne => self.grant(side, act == Act::Grant),
             Act::Refuse => {

@@ -68,9 +68,9 @@ enum Beside {
 fn sends(mut senders: [Sender; 2], set: &EpollSet, peer_loop: &PeerLoop) {
     for (place, sender) in senders.iter_mut().enumerate() {
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-        if sender.wants_bell(peer_loop) {
+        if sender.wants_tcp_wake_up(peer_loop) {
             set.change(|inside| inside.bytes[place] += 1);
-            sender.rang(peer_loop, true);
+            sender.woke_peer(peer_loop, true);
         }
     }
 }
@@ -123,17 +123,17 @@ fn second_is_delivered(beside: Beside, wakes: bool) -> bool {
     let delivered = loop {
         let held = changes.lock().unwrap();
         // Before the sleep number for which its wake-up would count: see
-        // `Receiver::mute`.
+        // `Receiver::mask`.
         if let (receiver, false) = &mut *first_receiver.lock().unwrap() {
-            receiver.mute();
+            receiver.mask();
         }
         is_numbered.store(true, Ordering::SeqCst);
         own_page.sleep(0);
         let first_is_ready = {
             let (first, is_in) = &mut *first_receiver.lock().unwrap();
-            *is_in && matches!(first.look_again().unwrap(), Ready::Ring(_))
+            *is_in && matches!(first.poll().unwrap(), Ready::Ring(_))
         };
-        let ready = first_is_ready || matches!(second_receiver.look_again().unwrap(), Ready::Ring(_));
+        let ready = first_is_ready || matches!(second_receiver.poll().unwrap(), Ready::Ring(_));
         drop(held);
         let lost = !ready && !set.wait();
         own_page.wake(0);
@@ -191,7 +191,7 @@ fn rest_is_delivered(stays: bool) -> bool {
     let (mut sender, receiver) = ring_direction();
     let set = Arc::new(EpollSet::default());
     let peer_loop = PeerLoop::of(PageMemory::model());
-    let taken = Arc::new(AtomicUsize::new(0));
+    let consumed = Arc::new(AtomicUsize::new(0));
     // A socket's lock, whether a thread sleeps, and whether the connection is contended.
     let shared = Arc::new(Mutex::new((receiver, false, false)));
     let writer = thread::spawn({
@@ -199,9 +199,9 @@ fn rest_is_delivered(stays: bool) -> bool {
         move || {
             for _ in 0..2 {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if sender.wants_bell(&peer_loop) {
+                if sender.wants_tcp_wake_up(&peer_loop) {
                     set.change(|inside| inside.bytes[0] += 1);
-                    sender.rang(&peer_loop, true);
+                    sender.woke_peer(&peer_loop, true);
                 }
             }
             set.is_done();
@@ -210,21 +210,21 @@ fn rest_is_delivered(stays: bool) -> bool {
     // Discards wake-ups whose bytes were consumed: loads the kernel's count first, then
     // checks the ring.
     let discard_wake_up_bytes = |receiver: &mut Receiver, set: &EpollSet| {
-        let bells = set.lock().bytes[0];
-        if receiver.look_again().unwrap() == Ready::Nothing {
-            set.change(|inside| inside.bytes[0] -= bells);
-            receiver.took_tcp(bells as u64);
+        let wake_ups = set.lock().bytes[0];
+        if receiver.poll().unwrap() == Ready::Nothing {
+            set.change(|inside| inside.bytes[0] -= wake_ups);
+            receiver.consumed_tcp(wake_ups as u64);
         }
     };
     let other = thread::spawn({
-        let (set, shared, taken) = (set.clone(), shared.clone(), taken.clone());
+        let (set, shared, consumed) = (set.clone(), shared.clone(), consumed.clone());
         move || {
             let (receiver, sleeps, contended) = &mut *shared.lock().unwrap();
             if stays && *sleeps && !*contended {
                 *contended = true;
                 receiver.stay_armed(true);
             }
-            taken.fetch_add(receiver.read(&mut [0]).unwrap(), Ordering::Relaxed);
+            consumed.fetch_add(receiver.read(&mut [0]).unwrap(), Ordering::Relaxed);
             discard_wake_up_bytes(receiver, &set);
             receiver.arm(WakeUp::Tcp).unwrap();
             set.is_done();
@@ -234,8 +234,8 @@ fn rest_is_delivered(stays: bool) -> bool {
         let mut guard = shared.lock().unwrap();
         let (receiver, sleeps, _) = &mut *guard;
         *sleeps = false;
-        taken.fetch_add(receiver.read(&mut [0, 0]).unwrap(), Ordering::Relaxed);
-        if taken.load(Ordering::Relaxed) == 2 {
+        consumed.fetch_add(receiver.read(&mut [0, 0]).unwrap(), Ordering::Relaxed);
+        if consumed.load(Ordering::Relaxed) == 2 {
             break true;
         }
         discard_wake_up_bytes(receiver, &set);
@@ -246,7 +246,7 @@ fn rest_is_delivered(stays: bool) -> bool {
         drop(guard);
         if !set.wait() {
             // The other thread may have had both.
-            break taken.load(Ordering::Relaxed) == 2;
+            break consumed.load(Ordering::Relaxed) == 2;
         }
     };
     writer.join().unwrap();

@@ -19,24 +19,24 @@ impl AnsweringSender {
 
     /// True: the peer was demoted, and its unread bytes are on their way, or lost.
     fn left(&mut self) -> bool {
-        let left = self.sender.peer_left();
+        let left = self.sender.peer_is_demoted();
         if left && let Ok(owed) = self.sender.recall() {
             let mut bytes = [0; RING];
             let count = self.sender.peek_owed(&mut bytes).unwrap();
             assert_eq!(count, owed);
             bytes[..count].iter().for_each(|byte| self.kernel.send(*byte));
-            self.sender.sent_again(count).unwrap();
+            self.sender.resent(count).unwrap();
         }
         left
     }
 
     /// The same for a sender that takes back bytes that lie on both paths.
     fn takes_back(&mut self) {
-        if !self.sender.wants_back().unwrap() {
+        if !self.sender.wants_return().unwrap() {
             return;
         }
         let mut bytes = Vec::new();
-        while !self.sender.get_back(&mut bytes).unwrap() {
+        while !self.sender.accept_returned(&mut bytes).unwrap() {
             thread::yield_now();
         }
         bytes.iter().for_each(|byte| self.kernel.send(*byte));
@@ -59,9 +59,9 @@ impl AnsweringSender {
             return;
         }
         assert_eq!(self.sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-        if self.sender.wants_bell(&self.peer_loop) {
+        if self.sender.wants_tcp_wake_up(&self.peer_loop) {
             self.kernel.send(0);
-            self.sender.rang(&self.peer_loop, true);
+            self.sender.woke_peer(&self.peer_loop, true);
         }
         self.left();
     }
@@ -70,30 +70,30 @@ impl AnsweringSender {
 /// Discards the wake-up bytes of `receiver`, which is demoted; the kernel's other bytes
 /// stay for its successor. `None`: bytes are lost, and the loss was reported.
 fn remains_after(receiver: Receiver, kernel: &Kernel) -> Option<()> {
-    let bells = discarded_by(receiver, kernel)?;
-    assert!(bells.iter().all(|byte| *byte == 0), "wake-up bytes come before all else");
+    let wake_ups = discarded_by(receiver, kernel)?;
+    assert!(wake_ups.iter().all(|byte| *byte == 0), "wake-up bytes come before all else");
     Some(())
 }
 
 /// The bytes that `receiver`, which is demoted, reads from the kernel.
 fn discarded_by(mut receiver: Receiver, kernel: &Kernel) -> Option<Vec<u8>> {
-    receiver.leave();
+    receiver.demote();
     loop {
         let ended = kernel.has_ended();
-        match receiver.leaving().unwrap() {
-            Leaving::Wait if ended => return None,
-            Leaving::Wait => thread::yield_now(),
+        match receiver.demotion_step().unwrap() {
+            DemotionStep::Wait if ended => return None,
+            DemotionStep::Wait => thread::yield_now(),
             // Its sender makes no more calls.
-            Leaving::GiveBack | Leaving::Lost => return None,
-            Leaving::Bells(bells) => {
-                assert!(kernel.unread() >= bells, "a counted wake-up byte is in the kernel");
-                return Some(kernel.take(bells));
+            DemotionStep::Return | DemotionStep::Lost => return None,
+            DemotionStep::WakeUps(wake_ups) => {
+                assert!(kernel.unread() >= wake_ups, "a counted wake-up byte is in the kernel");
+                return Some(kernel.take(wake_ups));
             }
         }
     }
 }
 
-/// LEAVE-PAIR: nothing is lost, and no wake-up byte is left in the kernel.
+/// DEMOTION-PAIR: nothing is lost, and no wake-up byte is left in the kernel.
 #[test]
 fn loom_a_demoted_receiver_gets_the_rest_through_the_kernel() {
     check(3, || {
@@ -106,16 +106,16 @@ fn loom_a_demoted_receiver_gets_the_rest_through_the_kernel() {
             answering.send(2);
             answering
         });
-        let taken = receiver.read(&mut [0]).unwrap();
+        let consumed = receiver.read(&mut [0]).unwrap();
         remains_after(receiver, &kernel).expect("the ring's bytes were the last");
         let mut answering = writer.join().unwrap();
         // The next call on its socket, if there was none since.
         answering.left();
-        assert_eq!(kernel.take(kernel.unread()), [1, 2][taken..]);
+        assert_eq!(kernel.take(kernel.unread()), [1, 2][consumed..]);
     });
 }
 
-/// LEAVE-PAIR: bytes behind a full ring arrive after it, or the loss is reported.
+/// DEMOTION-PAIR: bytes behind a full ring arrive after it, or the loss is reported.
 #[test]
 fn loom_a_demotion_in_a_spill_delivers_all_or_reports_the_loss() {
     check(3, || {
@@ -140,21 +140,21 @@ fn loom_a_demotion_in_a_spill_delivers_all_or_reports_the_loss() {
 }
 
 /// Consumes the available bytes of both paths in stream order.
-fn consume_some(receiver: &mut Receiver, kernel: &Kernel, taken: &mut Vec<u8>) {
-    match receiver.look().unwrap() {
+fn consume_some(receiver: &mut Receiver, kernel: &Kernel, consumed: &mut Vec<u8>) {
+    match receiver.check().unwrap() {
         Ready::Ring(_) => {
             let mut bytes = [0; RING];
             let count = receiver.read(&mut bytes).unwrap();
-            taken.extend(&bytes[..count]);
+            consumed.extend(&bytes[..count]);
         }
         Ready::Tcp { .. } | Ready::Nothing => match receiver.tcp(kernel.unread()).unwrap() {
             Front::Data(count) => {
-                taken.extend(kernel.take(count));
-                receiver.took_tcp(count);
+                consumed.extend(kernel.take(count));
+                receiver.consumed_tcp(count);
             }
-            Front::Bells(count) => {
+            Front::WakeUps(count) => {
                 kernel.take(count);
-                receiver.took_tcp(count);
+                receiver.consumed_tcp(count);
             }
             Front::Later => {}
         },
@@ -174,36 +174,36 @@ fn loom_a_stream_on_both_paths_is_returned() {
         let mut answering = AnsweringSender::new(sender, kernel.clone(), true);
         assert!(answering.sender.open_tcp().unwrap());
         let back_kernel = Arc::new(Kernel::default());
-        let bell = back_kernel.clone();
+        let wake_up = back_kernel.clone();
         let writer = thread::spawn(move || {
             answering.send_over_tcp(2);
-            bell.wait();
+            wake_up.wait();
             answering.send_over_tcp(3);
         });
-        let End { sender: mut back, mut receiver } = second;
-        let mut taken = Vec::new();
-        receiver.leave();
+        let Endpoint { sender: mut back, mut receiver } = second;
+        let mut consumed = Vec::new();
+        receiver.demote();
         back_kernel.send(0);
         loop {
-            match receiver.leaving().unwrap() {
-                Leaving::Wait => thread::yield_now(),
-                Leaving::Bells(bells) => {
-                    assert_eq!(bells, 0);
+            match receiver.demotion_step().unwrap() {
+                DemotionStep::Wait => thread::yield_now(),
+                DemotionStep::WakeUps(wake_ups) => {
+                    assert_eq!(wake_ups, 0);
                     break;
                 }
-                Leaving::Lost => panic!("nothing is lost"),
-                Leaving::GiveBack => {
-                    while !receiver.is_wanted_back().unwrap() || receiver.left_to_take() > 0 {
-                        consume_some(&mut receiver, &kernel, &mut taken);
+                DemotionStep::Lost => panic!("nothing is lost"),
+                DemotionStep::Return => {
+                    while !receiver.is_return_wanted().unwrap() || receiver.left_to_consume() > 0 {
+                        consume_some(&mut receiver, &kernel, &mut consumed);
                         thread::yield_now();
                     }
-                    while !taken.is_empty() {
-                        match back.give_back(&taken).unwrap() {
+                    while !consumed.is_empty() {
+                        match back.return_bytes(&consumed).unwrap() {
                             0 => thread::yield_now(),
-                            count => drop(taken.drain(..count)),
+                            count => drop(consumed.drain(..count)),
                         }
                     }
-                    receiver.gave_all_back();
+                    receiver.returned_all();
                     break;
                 }
             }
@@ -213,20 +213,20 @@ fn loom_a_stream_on_both_paths_is_returned() {
     });
 }
 
-/// LEAVE-PAIR: of two endpoints that are demoted at the same time the later one receives
+/// DEMOTION-PAIR: of two endpoints that are demoted at the same time the later one receives
 /// the rest, or reports the loss; neither waits forever.
 #[test]
 fn loom_two_demotions_deliver_all_or_report_the_loss() {
     check(3, || {
         let (first, second) = direction();
         second.receiver.mark_aware();
-        let End { mut sender, receiver, .. } = first;
+        let Endpoint { mut sender, receiver, .. } = first;
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
         let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
         let leaves = move |mut receiver: Receiver, answering: &mut AnsweringSender| {
-            receiver.leave();
+            receiver.demote();
             if !answering.left() {
                 answering.sender.refuse();
             }
@@ -236,7 +236,7 @@ fn loom_two_demotions_deliver_all_or_report_the_loss() {
             let receiver = leaves(receiver, &mut answering);
             remains_after(receiver, &answering.kernel).expect("nothing was sent this way");
         });
-        let End { sender, receiver, .. } = second;
+        let Endpoint { sender, receiver, .. } = second;
         let back = Arc::new(Kernel::default());
         let mut answering = AnsweringSender::new(sender, back, false);
         let receiver = leaves(receiver, &mut answering);
@@ -259,14 +259,14 @@ fn demotion_at_the_end(room: usize) {
     assert_eq!(sender.write([[1, 2].as_slice()], 2, None).unwrap(), 2);
     let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
     let writer = thread::spawn(move || {
-        if answering.sender.may_ring() {
+        if answering.sender.may_wake() {
             let copies = answering.sender.announce_copies().unwrap();
             let mut bytes = [0; 2];
             assert_eq!(answering.sender.peek_copies(copies, &mut bytes), copies);
-            let taken = copies.min(room);
-            bytes[..taken].iter().for_each(|byte| answering.kernel.send(*byte));
-            answering.sender.copied(taken);
-            answering.sender.end_copies(taken == copies);
+            let consumed = copies.min(room);
+            bytes[..consumed].iter().for_each(|byte| answering.kernel.send(*byte));
+            answering.sender.copied(consumed);
+            answering.sender.end_copies(consumed == copies);
         }
         answering.left();
         answering.sender.sends_no_more();
@@ -274,13 +274,13 @@ fn demotion_at_the_end(room: usize) {
         answering.kernel.end();
         answering
     });
-    let taken = receiver.read(&mut [0]).unwrap();
+    let consumed = receiver.read(&mut [0]).unwrap();
     let left = discarded_by(receiver, &kernel);
     let mut answering = writer.join().unwrap();
     // The next call on its socket, which still reads.
     let _ = answering.left();
     match left {
-        Some(_) => assert_eq!(kernel.take(kernel.unread()), [1, 2][taken..]),
+        Some(_) => assert_eq!(kernel.take(kernel.unread()), [1, 2][consumed..]),
         None => assert!(room < 2, "all copies are there"),
     }
 }

@@ -2,13 +2,13 @@
 
 use super::Receiver;
 use crate::Corrupt;
-use crate::parts::{self, Lane};
+use crate::runs::{self, Path};
 
 /// Contiguous stream bytes of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
     /// The path ([`Receiver::copy_ahead`] copies those of the ring).
-    pub lane: Lane,
+    pub path: Path,
     /// Unread bytes of that path before them, wake-up bytes included.
     pub skip: u64,
     /// Their number.
@@ -40,8 +40,8 @@ impl Receiver {
     /// The peer violated the protocol.
     pub fn here(&mut self, kernel: u64) -> Result<Here, Corrupt> {
         let mut sum = Here::default();
-        self.walk(kernel, |Ahead { lane, count, .. }, follows| {
-            sum.add(if lane == Lane::Tcp { count } else { 0 }, count, follows);
+        self.walk(kernel, |Ahead { path, count, .. }, follows| {
+            sum.add(if path == Path::Tcp { count } else { 0 }, count, follows);
         })?;
         Ok(sum)
     }
@@ -80,33 +80,33 @@ impl Receiver {
         let end = self.tcp.saturating_add(kernel);
         let in_ring = self.tail.wrapping_sub(self.head);
         let mut passed = 0;
-        let (mut lane, mut stream) = (self.lane(), self.stream());
-        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
+        let (mut path, mut stream) = (self.path(), self.stream());
+        let mut tcp = if path == Path::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
         let mut follows = true;
-        let mut part_is = |lane, tcp: u64, part: u64, follows: &mut bool| match lane {
-            Lane::Ring => {
-                let count = part.min(in_ring - passed);
-                each(Ahead { lane, skip: passed, count }, *follows);
+        let mut part_is = |path, tcp: u64, run: u64, follows: &mut bool| match path {
+            Path::Ring => {
+                let count = run.min(in_ring - passed);
+                each(Ahead { path, skip: passed, count }, *follows);
                 passed += count;
             }
-            Lane::Tcp => {
-                let count = part.min(end.saturating_sub(tcp));
-                each(Ahead { lane, skip: tcp - self.tcp, count }, *follows);
-                *follows &= count == part;
+            Path::Tcp => {
+                let count = run.min(end.saturating_sub(tcp));
+                each(Ahead { path, skip: tcp - self.tcp, count }, *follows);
+                *follows &= count == run;
             }
         };
-        for record in 0..parts::unread(peer, self.parts)? {
-            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
-            let part = next.start - stream;
-            part_is(lane, tcp, part, &mut follows);
-            (lane, tcp) = match next.tcp_start {
+        for record in 0..runs::unread(peer, self.runs)? {
+            let next = runs::read(peer, self.runs.wrapping_add(record), stream, tcp)?;
+            let run = next.start - stream;
+            part_is(path, tcp, run, &mut follows);
+            (path, tcp) = match next.tcp_start {
                 // The ring run ends, and with it the wake-up bytes.
-                Some(start) => (Lane::Tcp, start),
-                None => (Lane::Ring, tcp.saturating_add(part)),
+                Some(start) => (Path::Tcp, start),
+                None => (Path::Ring, tcp.saturating_add(run)),
             };
             stream = next.start;
         }
-        part_is(lane, tcp, u64::MAX, &mut follows);
+        part_is(path, tcp, u64::MAX, &mut follows);
         Ok(())
     }
 }

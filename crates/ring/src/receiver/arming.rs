@@ -16,7 +16,7 @@ impl Receiver {
         self.release();
         self.publish_count();
         self.request_wake_up(by);
-        // BELL-PAIR: armed before this last check; `wants_bell` has the other fence.
+        // ARM-PAIR: armed before this last check; `wants_tcp_wake_up` has the other fence.
         self.check_armed()
     }
 
@@ -27,7 +27,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The peer violated the protocol.
-    pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
+    pub fn check_behind_tcp(&mut self) -> Result<bool, Corrupt> {
         self.check_armed()
     }
 
@@ -35,7 +35,7 @@ impl Receiver {
     /// and this endpoint is not armed.
     fn check_armed(&mut self) -> Result<bool, Corrupt> {
         full_fence();
-        let ready = self.look_again();
+        let ready = self.poll();
         if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
             return Ok(false);
         }
@@ -55,7 +55,7 @@ impl Receiver {
     /// Whether an armed endpoint requests a wake-up for each publication from its next
     /// [`Receiver::arm`] on, instead of one: for a waiter with edge-triggered events of
     /// the kernel connection that polls nothing in between.
-    pub fn rings_each(&mut self, each: bool) {
+    pub fn requests_each(&mut self, each: bool) {
         self.each = each || (self.stays_armed && self.each);
     }
 
@@ -68,7 +68,7 @@ impl Receiver {
     #[cold]
     pub fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, Corrupt> {
         let before = self.tail;
-        self.mute_by(by);
+        self.mask_by(by);
         self.refresh()?;
         let more = self.tail != before;
         if more {
@@ -80,15 +80,15 @@ impl Receiver {
     /// As [`Receiver::arm`], for an endpoint that consumes nothing for now, whatever
     /// arrives: it is woken once, and that wake-up does not count for other connections
     /// of its loop.
-    pub fn mute(&mut self) {
-        self.mute_by(WakeUp::Tcp);
+    pub fn mask(&mut self) {
+        self.mask_by(WakeUp::Tcp);
     }
 
-    /// As [`Receiver::mute`], woken by `by`.
-    pub fn mute_by(&mut self, by: WakeUp) {
+    /// As [`Receiver::mask`], woken by `by`.
+    pub fn mask_by(&mut self, by: WakeUp) {
         self.release();
         self.request_wake_up(by);
-        // BELL-PAIR: a later check sees the bytes published before, and later ones cause
+        // ARM-PAIR: a later check sees the bytes published before, and later ones cause
         // a wake-up.
         full_fence();
     }
@@ -99,7 +99,7 @@ impl Receiver {
         if self.stays_armed {
             return;
         }
-        // SLEEPER-PAIR: release the waiter's number.
+        // WAITER-PAIR: release the waiter's number.
         self.own.header().armed.store(0, Ordering::Release);
     }
 
@@ -109,7 +109,7 @@ impl Receiver {
     pub fn stay_armed(&mut self, each: bool) {
         self.stays_armed = true;
         self.each |= each;
-        self.mute();
+        self.mask();
     }
 
     /// The wake-up that it requested when it was armed last.
@@ -118,19 +118,19 @@ impl Receiver {
         WakeUp::of(self.number)
     }
 
-    /// The waiter that [`Receiver::looked_at_by`] set last, in any process that holds
+    /// The waiter that [`Receiver::polled_by`] set last, in any process that holds
     /// this endpoint.
     #[cold]
-    pub fn sleeper(&self) -> u32 {
-        WakeUp::of_waiter(self.own.header().sleeper.load(Ordering::Relaxed)).0
+    pub fn waiter(&self) -> u32 {
+        WakeUp::of_waiter(self.own.header().waiter.load(Ordering::Relaxed)).0
     }
 
     /// Sets the waiter that polls it while it is hot, and how that waiter is woken;
-    /// [`NO_SLEEPER`] for one that never sleeps. To be called only while it is armed or
+    /// [`NO_WAITER`] for one that never sleeps. To be called only while it is armed or
     /// masked.
     ///
-    /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
-    pub fn looked_at_by(&mut self, waiter: u32, by: WakeUp) {
-        self.own.header().sleeper.store(waiter | by.bit(), Ordering::Relaxed);
+    /// [`NO_WAITER`]: crate::layout::NO_WAITER
+    pub fn polled_by(&mut self, waiter: u32, by: WakeUp) {
+        self.own.header().waiter.store(waiter | by.bit(), Ordering::Relaxed);
     }
 }

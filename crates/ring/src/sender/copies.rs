@@ -5,7 +5,7 @@
 use super::Sender;
 use crate::Corrupt;
 use crate::layout::COPIES_MOST;
-use crate::parts::{self, Lane};
+use crate::runs::{self, Path};
 use crate::sync::Ordering;
 
 impl Sender {
@@ -13,21 +13,21 @@ impl Sender {
     /// many. All of them have to be given to the kernel next ([`Sender::peek_copies`],
     /// [`Sender::copied`], [`Sender::end_copies`]), and nothing goes through the ring
     /// until they are consumed. 0: there are none, they would not follow the kernel's
-    /// bytes, or copies of some exist. To be called after [`Sender::may_ring`] has
+    /// bytes, or copies of some exist. To be called after [`Sender::may_wake`] has
     /// permitted it.
     ///
     /// # Errors
     /// The peer consumed bytes that were never sent.
     #[cold]
     pub fn announce_copies(&mut self) -> Result<usize, Corrupt> {
-        if self.lane() != Lane::Ring {
+        if self.path() != Path::Ring {
             return Ok(0);
         }
-        let unconsumed = self.untaken()?;
+        let unconsumed = self.unconsumed()?;
         let own = self.own.header();
-        let part = self.stream().wrapping_sub(parts::run_start(own, self.parts.wrapping_sub(1)));
+        let run = self.stream().wrapping_sub(runs::run_start(own, self.runs.wrapping_sub(1)));
         let all_consumed = self.head >= own.copied_tail.load(Ordering::Relaxed);
-        if unconsumed == 0 || unconsumed as u64 > part || !all_consumed {
+        if unconsumed == 0 || unconsumed as u64 > run || !all_consumed {
             return Ok(0);
         }
         let number = own.copied.load(Ordering::Relaxed) & !COPIES_MOST;

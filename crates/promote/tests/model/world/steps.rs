@@ -49,7 +49,7 @@ impl World {
         let (own, peer) = self.memory.segments(side);
         let (written, consumed) = (self.ways[side].written, self.ways[1 - side].consumed);
         let mut machine = Machine::new(own, peer, written, consumed).map_err(corrupt)?;
-        machine.mute();
+        machine.mask();
         let first = self.machines[side].replace(machine).is_none();
         let end = &mut self.ends[side];
         end.muted = true;
@@ -65,7 +65,7 @@ impl World {
         if self.is(Mutation::BellAskedBeforeWrite) && !self.ends[side].bell {
             let wanted = self.machines[side]
                 .as_mut()
-                .is_some_and(|machine| machine.wants_bell(&self.peers[side], false).is_some());
+                .is_some_and(|machine| machine.wants_wake_up_by(&self.peers[side], false).is_some());
             self.ends[side].bell = wanted;
         }
         let count = self.bounds.writes[side][self.ends[side].writes];
@@ -119,7 +119,7 @@ impl World {
             return Ok(());
         }
         let machine = self.machines[side].as_mut().ok_or("a bell without a ring")?;
-        let wanted = machine.wants_bell(&self.peers[side], false).is_some();
+        let wanted = machine.wants_wake_up_by(&self.peers[side], false).is_some();
         self.ends[side].bell = wanted && !self.is(Mutation::BellOmitted);
         Ok(())
     }
@@ -153,7 +153,7 @@ impl World {
             if self.ways[side].room(self.bounds.kernel_room) > 0 {
                 self.ways[side].take_in(Run::BELL);
                 if self.mutation != Mutation::BellNotCounted {
-                    machine.bell_was_taken();
+                    machine.wake_up_was_accepted();
                 }
                 self.note(Event::BellTaken);
             } else {
@@ -176,7 +176,7 @@ impl World {
         if let Some(machine) = &mut self.machines[side]
             && self.mutation != Mutation::KernelBytesNotCounted
         {
-            machine.kernel_took(run.len as usize);
+            machine.kernel_accepted(run.len as usize);
         }
         self.send_fin(side);
     }
@@ -273,13 +273,13 @@ impl World {
         let end = &mut self.ends[side];
         while !end.fetched.is_empty()
             && self.mutation != Mutation::BellAsData
-            && let Front::Bells(bells) = machine.front(end.fetched.bytes()).map_err(corrupt)?
+            && let Front::WakeUps(bells) = machine.front(end.fetched.bytes()).map_err(corrupt)?
         {
             for _ in 0..bells {
                 must(end.fetched.pop(1).is_some_and(|run| run.bell), "bytes are dropped as bells")?;
             }
             if self.mutation != Mutation::DroppedBellsNotCounted {
-                machine.took_from_kernel(bells as usize);
+                machine.kernel_delivered(bells as usize);
             }
         }
         Ok(())
@@ -319,10 +319,10 @@ impl World {
                 Ok(())
             }
             Next::Kernel => match machine.front(end.fetched.bytes()).map_err(corrupt)? {
-                Front::Bells(_) => self.drop_bells(side),
+                Front::WakeUps(_) => self.drop_bells(side),
                 Front::Data(here) => {
                     let mut left = count.min(here as usize);
-                    machine.took_from_kernel(left);
+                    machine.kernel_delivered(left);
                     while left > 0 {
                         let run = self.ends[side].fetched.pop(left).ok_or("kernel bytes out of nothing")?;
                         left -= run.len as usize;
@@ -350,7 +350,7 @@ impl World {
 
     fn tell(&mut self, side: usize, how: KernelEnd) -> Verdict {
         if let Some(machine) = &mut self.machines[side] {
-            machine.end_was_told();
+            machine.end_was_reported();
         }
         self.ends[side].told = Some(how);
         let (end, peer) = (self.ends[side], self.ends[1 - side]);
@@ -404,9 +404,9 @@ impl World {
         self.ends[side].sleep = Sleep::Dozing;
     }
 
-    pub(super) fn look(&mut self, side: usize) -> Verdict {
+    pub(super) fn check_ring(&mut self, side: usize) -> Verdict {
         let machine = self.machines[side].as_mut().ok_or("no ring to look at")?;
-        let news = machine.look_again().map_err(corrupt)? && self.mutation != Mutation::HotWithoutLook;
+        let news = machine.poll().map_err(corrupt)? && self.mutation != Mutation::HotWithoutLook;
         if news {
             self.wake(side);
         } else {
@@ -458,7 +458,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn leave(&mut self, side: usize) {
+    pub(super) fn demote(&mut self, side: usize) {
         self.ends[side].life = Life::Gone;
         self.machines[side] = None;
         if !self.ways[1 - side].receiving.is_empty() {

@@ -1,5 +1,4 @@
-//! Runs: which bytes of a direction travel over which path. The specification calls a run
-//! a part, and a path a lane.
+//! Runs: which bytes of a direction travel over which path.
 
 use crate::Corrupt;
 use crate::layout::{Header, MAX_UNREAD_RECORDS, RECORDS, Record};
@@ -10,18 +9,18 @@ const IN_RING: u64 = u64::MAX;
 
 /// The path of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Path {
     /// The kernel connection.
     Tcp,
     /// The ring in the sender's region.
     Ring,
 }
 
-impl Lane {
+impl Path {
     /// The path of run `number`: paths alternate, and run 0 is TCP.
     #[inline]
-    pub(crate) fn of(number: u32) -> Lane {
-        if number.is_multiple_of(2) { Lane::Tcp } else { Lane::Ring }
+    pub(crate) fn of(number: u32) -> Path {
+        if number.is_multiple_of(2) { Path::Tcp } else { Path::Ring }
     }
 }
 
@@ -43,17 +42,17 @@ pub(crate) fn publish(own: &Header, number: u32, opening: Opening) {
     let record = slot(own, number);
     record.start.store(opening.start, Ordering::Relaxed);
     record.tcp_start.store(opening.tcp_start.unwrap_or(IN_RING), Ordering::Relaxed);
-    // PART-PAIR: release the record, and the ring bytes of the run before it.
-    own.parts_published.store(number.wrapping_add(1), Ordering::Release);
+    // RUN-PAIR: release the record, and the ring bytes of the run before it.
+    own.runs_published.store(number.wrapping_add(1), Ordering::Release);
 }
 
 /// The number of unread records of `peer`, of which `passed` were read; at most as many as
 /// there may be.
 #[inline]
 pub(crate) fn unread(peer: &Header, passed: u32) -> Result<u32, Corrupt> {
-    // PART-PAIR: acquire the records.
-    let unread = peer.parts_published.load(Ordering::Acquire).wrapping_sub(passed);
-    if unread > MAX_UNREAD_RECORDS { Err(Corrupt::Parts) } else { Ok(unread) }
+    // RUN-PAIR: acquire the records.
+    let unread = peer.runs_published.load(Ordering::Acquire).wrapping_sub(passed);
+    if unread > MAX_UNREAD_RECORDS { Err(Corrupt::Runs) } else { Ok(unread) }
 }
 
 /// Record `number` of `peer`. It must lie at or behind stream offset `reached`, name the
@@ -67,12 +66,12 @@ pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result
     if start < reached {
         return Err(Corrupt::RecordStart);
     }
-    match (Lane::of(number.wrapping_add(1)), tcp_start) {
-        (Lane::Ring, IN_RING) => Ok(Opening { start, tcp_start: None }),
-        (Lane::Tcp, tcp_start) if tcp_start != IN_RING && tcp_start >= tcp => {
+    match (Path::of(number.wrapping_add(1)), tcp_start) {
+        (Path::Ring, IN_RING) => Ok(Opening { start, tcp_start: None }),
+        (Path::Tcp, tcp_start) if tcp_start != IN_RING && tcp_start >= tcp => {
             Ok(Opening { start, tcp_start: Some(tcp_start) })
         }
-        _ => Err(Corrupt::RecordLane),
+        _ => Err(Corrupt::RecordPath),
     }
 }
 
