@@ -79,15 +79,17 @@ pub struct Plan {
     /// both; unix, the server's UNIX socket; channel, with --channels: memcached and nginx on channels
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Transport::ALL.to_vec())]
     transports: Vec<Transport>,
-    /// Measure what has long connections also at half of the requests per second that plain TCP bore in the
-    /// first round; latency counts from when a request was due
-    #[arg(long)]
-    open_loop: bool,
+    /// Measure what has long connections also at half or a quarter of the requests per second that plain TCP
+    /// bore in the first round; latency counts from when a request was due [half without a value]
+    #[arg(long, value_delimiter = ',', value_name = "RATES", num_args = 0..=1, default_missing_value = "half")]
+    #[arg(value_parser = Pacing::of_rate)]
+    open_loop: Vec<Pacing>,
     /// Where libmegapipe.so.0 lies with what `make` of examples/memcached and examples/nginx has built,
     /// libmegapipe-memcached.so and ngx_megapipe_module.so
     #[arg(long, value_name = "FOLDER")]
     channels: Option<PathBuf>,
-    /// Bytes that memcached and nginx answer with; nginx has 64 in memory, and others in a file
+    /// Bytes of a message of waits, and those that memcached and nginx answer with; nginx has 64 in memory, and
+    /// others in a file
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
     #[arg(value_parser = whole(1..=1_000_000_u32))]
     sizes: Vec<u32>,
@@ -118,7 +120,7 @@ impl Plan {
                         None if self.connections.is_empty() => app.facts().connections.to_vec(),
                         None => self.connections.clone(),
                     };
-                    let sizes = if app.has_channels() { &self.sizes[..] } else { &[USUAL_SIZE] };
+                    let sizes = if app.has_sizes() { &self.sizes[..] } else { &[USUAL_SIZE] };
                     for (connections, &size) in connections
                         .into_iter()
                         .flat_map(|connections| sizes.iter().map(move |size| (connections, size)))
@@ -126,9 +128,8 @@ impl Plan {
                         let case =
                             Case { app, operation, connections, placement, pacing: Pacing::Closed, size };
                         cases.push(case);
-                        if self.open_loop && operation.is_worth_it() {
-                            cases.push(Case { pacing: Pacing::Open, ..case });
-                        }
+                        let paced = self.open_loop.iter().filter(|_| operation.is_worth_it());
+                        cases.extend(paced.map(|&pacing| Case { pacing, ..case }));
                     }
                 }
             }
@@ -299,11 +300,11 @@ impl<'plan> Run<'plan> {
 
     fn measure(&mut self, case: &Case, transport: Transport) -> Result<Record, Reason> {
         let plan = self.plan;
-        let rate = match case.pacing {
-            Pacing::Closed => None,
-            Pacing::Open => {
+        let rate = match case.pacing.share() {
+            None => None,
+            Some(share) => {
                 let plain = self.plain.get(&case.closed());
-                Some(plain.ok_or("plain TCP gave no rate")? / 2.0)
+                Some(plain.ok_or("plain TCP gave no rate")? * share)
             }
         };
         let [server_cpus, client_cpus] = &case.placement.of(&plan.cpus);

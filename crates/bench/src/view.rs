@@ -81,9 +81,10 @@ impl View {
 }
 
 impl Key {
-    /// Its value in a record. A rate says that a loop was open.
+    /// Its value in a record. A rate says that a loop was open, and `pacing` at a quarter.
     pub fn of(&self, record: &Record) -> String {
         match (self.field, record.number("rate")) {
+            ("rate", Some(_)) if record.text("pacing") == "quarter" => "quarter".to_owned(),
             ("rate", Some(_)) => "open".to_owned(),
             ("rate", None) => "closed".to_owned(),
             (field, _) => record.text(field),

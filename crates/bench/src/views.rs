@@ -284,7 +284,8 @@ pub const APPS: View = View {
     ],
     plotted: &["requests/s"],
     ..View::new(
-        "Programs, plain and with the library: medians; ratios to plain TCP; open loop: at half of what plain TCP bore",
+        "Programs, plain and with the library: medians; ratios to plain TCP; open loop: at half of what plain TCP bore, or at a \
+         quarter",
         "app",
         "transport",
     )

@@ -87,6 +87,28 @@ names! {
         Closed = "closed",
         /// At a fixed rate, half of what plain TCP bore; latency counts from when a request was due.
         Open = "open",
+        /// The same at a quarter.
+        Quarter = "quarter",
+    }
+}
+
+impl Pacing {
+    /// As `--open-loop` names it.
+    pub(super) fn of_rate(name: &str) -> Result<Pacing, String> {
+        match name {
+            "half" => Ok(Pacing::Open),
+            "quarter" => Ok(Pacing::Quarter),
+            _ => Err("the rates are half and quarter".to_owned()),
+        }
+    }
+
+    /// The share of plain TCP's rate; `None`: no rate is kept.
+    pub(super) fn share(self) -> Option<f64> {
+        match self {
+            Pacing::Closed => None,
+            Pacing::Open => Some(0.5),
+            Pacing::Quarter => Some(0.25),
+        }
     }
 }
 
@@ -231,7 +253,12 @@ impl App {
         self.facts().operations
     }
 
-    /// Whether it can run on channels, and its answers can have any size.
+    /// Whether its messages or answers can have any size.
+    pub(super) fn has_sizes(self) -> bool {
+        self.has_channels() || self == App::Waits
+    }
+
+    /// Whether it can run on channels.
     pub(super) fn has_channels(self) -> bool {
         matches!(self, App::Memcached | App::Nginx)
     }
@@ -307,12 +334,12 @@ impl Case {
         let usual = self.app.facts().client;
         match self.pacing {
             _ if self.operation == Operation::Idle => Client::Own,
-            Pacing::Open if !usual.keeps_a_rate() => Client::Own,
+            Pacing::Open | Pacing::Quarter if !usual.keeps_a_rate() => Client::Own,
             _ => usual,
         }
     }
 
-    /// The case whose rate an open loop takes half of.
+    /// The case whose rate an open loop takes a share of.
     pub(super) fn closed(self) -> Case {
         Case { pacing: Pacing::Closed, ..self }
     }
@@ -353,7 +380,11 @@ impl std::fmt::Display for Case {
         if *size != USUAL_SIZE {
             write!(f, ", {size} bytes")?;
         }
-        if *pacing == Pacing::Open { write!(f, ", open loop") } else { Ok(()) }
+        match pacing {
+            Pacing::Closed => Ok(()),
+            Pacing::Open => write!(f, ", open loop"),
+            Pacing::Quarter => write!(f, ", open loop at a quarter"),
+        }
     }
 }
 

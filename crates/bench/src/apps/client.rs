@@ -192,7 +192,8 @@ impl Run<'_> {
         let threads = self.case.connections;
         let (warm_up, window, rate) = (self.window / 4, self.window, self.rate);
         let client = Some(waits::Client { threads, warm_up, window, rate });
-        let task = Waits { operation: self.case.operation, port: self.server.port()?, client };
+        let &Case { operation, size, .. } = self.case;
+        let task = Waits { operation, port: self.server.port()?, size, client };
         let mut command = self.site.command(program, Part::Client);
         command.args(part::Part::arguments(&task));
         self.run(command, report)

@@ -148,7 +148,7 @@ impl Server {
                 Ok(nginx(&format!("proxy_pass http://127.0.0.1:{}", behind.port()?), site)?.before(behind))
             }
             App::HaproxyNode => haproxy(start("node", site, &[], &[])?, site),
-            App::Waits => waits(operation, site),
+            App::Waits => waits(operation, size, site),
             App::Overhead => Err("there is no server".into()),
         }
     }
@@ -214,9 +214,9 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
 }
 
 /// This program, by another name.
-fn waits(operation: Operation, site: &Site<'_>) -> Result<Server, Reason> {
+fn waits(operation: Operation, size: u32, site: &Site<'_>) -> Result<Server, Reason> {
     let port = free_port()?;
-    let task = Waits { operation, port, client: None };
+    let task = Waits { operation, port, size, client: None };
     let mut command = site.command(&this_program(), Part::Server);
     command.args(part::Part::arguments(&task));
     let mut process = Process::start(command, site.folder, site.server_cpus)?;

@@ -20,8 +20,6 @@ use crate::epoll::Epoll;
 use crate::load::Report;
 use crate::part::{self, Part, print};
 
-/// Bytes of a message.
-const MESSAGE: usize = 64;
 /// Threads of a pool.
 const POOL: usize = 4;
 const SINGLE_SHOT: i32 = libc::EPOLLIN | libc::EPOLLONESHOT;
@@ -31,6 +29,8 @@ const SINGLE_SHOT: i32 = libc::EPOLLIN | libc::EPOLLONESHOT;
 pub struct Waits {
     pub(super) operation: Operation,
     pub(super) port: u16,
+    /// Bytes of a message.
+    pub(super) size: u32,
     /// `None`: the server.
     pub(super) client: Option<Client>,
 }
@@ -50,37 +50,90 @@ impl Part for Waits {
 
     fn run(self) -> Result<(), Reason> {
         match &self.client {
-            None if self.operation == Operation::ByPool => serve_by_pool(self.port),
-            None => serve(self.operation, self.port),
-            Some(client) => print(&ask(self.operation, self.port, client)?),
+            None if self.operation == Operation::ByPool => serve_by_pool(self.port, self.message().len()),
+            None => self.serve(),
+            Some(client) => print(&self.ask(client)?),
         }
     }
 }
 
-fn serve(operation: Operation, port: u16) -> Result<(), Reason> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-    loop {
-        let (socket, _) = listener.accept()?;
-        part::start_thread("connection", move || {
-            let mut waiter = Waiter::new(operation, socket)?;
-            let mut message = [0; MESSAGE];
-            while waiter.receive(&mut message)? {
-                waiter.socket.write_all(&message)?;
-            }
-            Ok(())
-        })?;
+impl Waits {
+    fn message(&self) -> Vec<u8> {
+        vec![7; self.size as usize]
+    }
+
+    fn serve(&self) -> Result<(), Reason> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))?;
+        loop {
+            let (socket, _) = listener.accept()?;
+            let (operation, mut message) = (self.operation, self.message());
+            part::start_thread("connection", move || {
+                let mut waiter = Waiter::new(operation, socket)?;
+                while waiter.receive(&mut message)? {
+                    waiter.socket.write_all(&message)?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    fn ask(&self, client: &Client) -> Result<Report, Reason> {
+        let begin = Instant::now() + client.warm_up;
+        let end = begin + client.window;
+        let all = Arc::new(AtomicU64::new(0));
+        let threads = (0..client.threads).map(|number| {
+            let (socket, all) = (TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?, Arc::clone(&all));
+            let period = client.rate.map(|rate| Duration::from_secs_f64(f64::from(client.threads) / rate));
+            // Threads that keep a rate take turns.
+            let first = Instant::now() + period.unwrap_or_default() * number / client.threads;
+            let (operation, mut message) = (self.operation, self.message());
+            let run = move || -> Result<Histogram<u64>, Reason> {
+                let mut times = Histogram::new(3)?;
+                let mut waiter = Waiter::new(operation, socket)?;
+                let mut due = first;
+                loop {
+                    match period {
+                        None => due = Instant::now(),
+                        Some(period) => {
+                            thread::sleep(due.saturating_duration_since(Instant::now()));
+                            due += period;
+                        }
+                    }
+                    if due >= end {
+                        return Ok(times);
+                    }
+                    let sent = if let Some(period) = period { due - period } else { due };
+                    waiter.socket.write_all(&message)?;
+                    if !waiter.receive(&mut message)? {
+                        return Err("the server has closed a connection".into());
+                    }
+                    all.fetch_add(1, Ordering::Relaxed);
+                    if sent >= begin {
+                        times.record(sent.elapsed().as_nanos() as u64)?;
+                    }
+                }
+            };
+            Ok(thread::spawn(move || run().map_err(|error| error.to_string())))
+        });
+        let threads: Vec<_> = threads.collect::<io::Result<_>>()?;
+        let mut times = Histogram::<u64>::new(3)?;
+        for thread in threads {
+            times.add(thread.join().map_err(|_| "a thread of the client has panicked")??)?;
+        }
+        Ok(Report::of(&times, client.window, times.len(), all.load(Ordering::Relaxed)))
     }
 }
 
-fn serve_by_pool(port: u16) -> Result<(), Reason> {
+fn serve_by_pool(port: u16, size: usize) -> Result<(), Reason> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let set = Arc::new(Epoll::new()?);
     for _ in 0..POOL {
         let set = Arc::clone(&set);
         part::start_thread("pool", move || {
+            let mut bytes = vec![0; size];
             loop {
                 for event in set.wait(&mut [libc::epoll_event { events: 0, u64: 0 }], -1)? {
-                    answer(&set, event.u64 as RawFd)?;
+                    answer(&set, event.u64 as RawFd, &mut bytes)?;
                 }
             }
         })?;
@@ -95,62 +148,16 @@ fn serve_by_pool(port: u16) -> Result<(), Reason> {
 }
 
 /// Sends back what a connection of a pool has.
-fn answer(set: &Epoll, fd: RawFd) -> io::Result<()> {
+fn answer(set: &Epoll, fd: RawFd, bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: `serve_by_pool` leaves it open, and this thread alone has its single shot. It is not closed here.
     let mut socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
-    let mut bytes = [0; MESSAGE];
-    match socket.read(&mut bytes) {
+    match socket.read(bytes) {
         Ok(0) => return set.control(libc::EPOLL_CTL_DEL, fd, 0, 0),
         Ok(count) => socket.write_all(&bytes[..count])?,
         Err(error) if error.kind() == ErrorKind::WouldBlock => {}
         Err(error) => return Err(error),
     }
     set.control(libc::EPOLL_CTL_MOD, fd, fd as u64, SINGLE_SHOT)
-}
-
-fn ask(operation: Operation, port: u16, client: &Client) -> Result<Report, Reason> {
-    let begin = Instant::now() + client.warm_up;
-    let end = begin + client.window;
-    let all = Arc::new(AtomicU64::new(0));
-    let threads = (0..client.threads).map(|number| {
-        let (socket, all) = (TcpStream::connect((Ipv4Addr::LOCALHOST, port))?, Arc::clone(&all));
-        let period = client.rate.map(|rate| Duration::from_secs_f64(f64::from(client.threads) / rate));
-        // Threads that keep a rate take turns.
-        let first = Instant::now() + period.unwrap_or_default() * number / client.threads;
-        let run = move || -> Result<Histogram<u64>, Reason> {
-            let mut times = Histogram::new(3)?;
-            let mut waiter = Waiter::new(operation, socket)?;
-            let (mut message, mut due) = ([7; MESSAGE], first);
-            loop {
-                match period {
-                    None => due = Instant::now(),
-                    Some(period) => {
-                        thread::sleep(due.saturating_duration_since(Instant::now()));
-                        due += period;
-                    }
-                }
-                if due >= end {
-                    return Ok(times);
-                }
-                let sent = if let Some(period) = period { due - period } else { due };
-                waiter.socket.write_all(&message)?;
-                if !waiter.receive(&mut message)? {
-                    return Err("the server has closed a connection".into());
-                }
-                all.fetch_add(1, Ordering::Relaxed);
-                if sent >= begin {
-                    times.record(sent.elapsed().as_nanos() as u64)?;
-                }
-            }
-        };
-        Ok(thread::spawn(move || run().map_err(|error| error.to_string())))
-    });
-    let threads: Vec<_> = threads.collect::<io::Result<_>>()?;
-    let mut times = Histogram::<u64>::new(3)?;
-    for thread in threads {
-        times.add(thread.join().map_err(|_| "a thread of the client has panicked")??)?;
-    }
-    Ok(Report::of(&times, client.window, times.len(), all.load(Ordering::Relaxed)))
 }
 
 /// A connection, and how its thread waits for it.

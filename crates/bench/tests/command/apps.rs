@@ -123,6 +123,32 @@ const PLAIN: &[&str] = &["tcp", "megapipe", "tcp", "megapipe"];
 
 const WITH_UNIX: &[&str] = &["tcp", "megapipe", "unix", "tcp", "megapipe"];
 
+/// Messages of two sizes, and shares of the rate that plain TCP bore with each.
+#[test]
+fn sizes_and_rates_are_measured() {
+    product();
+    let files = Files::new("apps-rates");
+    let what = "--apps waits --operations by-read --connections 2 --placements one-core --transports tcp --sizes 64,4096";
+    let output = files
+        .bench(&format!("apps {what} --seconds 0.1 --rounds 1 --open-loop half,quarter"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(["closed", "open", "quarter"].iter().all(|pace| table.contains(pace)), "{table}");
+    let records = records(&files.json);
+    let number = |record: &Value, field: &str| record[field].as_f64().unwrap();
+    for size in [64.0, 4096.0] {
+        let of_size = of_kind(&records, "app").into_iter().filter(|one| number(one, "size") == size);
+        let [closed, half, quarter]: [&Value; 3] = of_size.collect::<Vec<_>>().try_into().unwrap();
+        let plain = number(closed, "requests_per_s");
+        assert_eq!([half, quarter].map(|one| number(one, "rate")), [plain / 2.0, plain / 4.0]);
+        assert_eq!([half, quarter].map(|one| one["pacing"].as_str().unwrap()), ["open", "quarter"]);
+    }
+    let refused = bench("apps --open-loop third").output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the rates are half and quarter"));
+}
+
 #[test]
 fn what_is_not_installed_is_named_and_left_out() {
     product();
