@@ -30,15 +30,35 @@ static void *sip(void *nothing)
     return nothing;
 }
 
-static long by_recv(void) { return recv(pair.server, bytes, 100, MSG_WAITALL); }
-static long by_recvfrom(void) { return recvfrom(pair.server, bytes, 100, MSG_WAITALL, NULL, NULL); }
-static long by_truncating(void) { return recv(pair.server, bytes, 100, MSG_WAITALL | MSG_TRUNC); }
-static long by_peeking(void) { return recv(pair.server, bytes, 100, MSG_WAITALL | MSG_PEEK); }
+/* There is a part, however late the other thread is. */
+static void send_first(void) { NEED(send(pair.client, "x", 1, MSG_NOSIGNAL)); }
+
+static long by_recv(void)
+{
+    send_first();
+    return recv(pair.server, bytes, 100, MSG_WAITALL);
+}
+static long by_recvfrom(void)
+{
+    send_first();
+    return recvfrom(pair.server, bytes, 100, MSG_WAITALL, NULL, NULL);
+}
+static long by_truncating(void)
+{
+    send_first();
+    return recv(pair.server, bytes, 100, MSG_WAITALL | MSG_TRUNC);
+}
+static long by_peeking(void)
+{
+    send_first();
+    return recv(pair.server, bytes, 100, MSG_WAITALL | MSG_PEEK);
+}
 
 static long by_recvmsg(void)
 {
     struct iovec two[] = {{bytes, 50}, {bytes + 50, 50}};
     struct msghdr message = {.msg_iov = two, .msg_iovlen = 2};
+    send_first();
     return recvmsg(pair.server, &message, MSG_WAITALL);
 }
 
@@ -46,6 +66,7 @@ static long by_mark(long (*call)(void))
 {
     int mark = 100, one = 1;
     NEED(setsockopt(pair.server, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    send_first();
     long count = call();
     NEED(setsockopt(pair.server, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one));
     return count;
