@@ -16,6 +16,7 @@ use crate::sockets::{Promoted, Socket, State};
 use crate::stats;
 use crate::uring;
 use crate::waiters::Waiters;
+use crate::watch::Watch;
 
 /// Promotes a connection, if our counts agree with the kernel's and no call is in progress.
 pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason> {
@@ -88,9 +89,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         parent_sleep: None,
         slept_by: 0,
         several_waiters: false,
-        armed,
-        hot: false,
-        stale: false,
+        watch: if armed { Watch::Armed } else { Watch::Unarmed },
         waiter: NO_WAITER,
         listed_in: 0,
         reported: 0,

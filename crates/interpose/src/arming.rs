@@ -13,6 +13,7 @@ use crate::mode;
 use crate::receive;
 use crate::sets;
 use crate::sockets::{self, Promoted};
+use crate::watch::Watch;
 
 /// Repeated checks at most for bytes that arrive while arming.
 const ROUNDS: u32 = 64;
@@ -81,7 +82,7 @@ impl Promoted {
     /// watch.
     #[inline]
     pub(crate) fn is_armed_by_doorbell(&self) -> bool {
-        self.armed && self.connection.armed_by() == WakeUp::Doorbell
+        self.watch.is_armed() && self.connection.armed_by() == WakeUp::Doorbell
     }
 
     /// The thread that slept on it is awake. `by_doorbell`: the doorbell woke it.
@@ -178,9 +179,8 @@ impl Promoted {
     fn ask_over_tcp(&mut self) {
         self.connection.mask();
         self.connection.polled_by(NO_WAITER, WakeUp::Tcp);
-        (self.armed, self.hot, self.waiter) = (true, false, NO_WAITER);
         // The next check finds bytes that are here already.
-        self.stale = true;
+        (self.watch, self.waiter) = (Watch::Stale, NO_WAITER);
     }
 
     /// Asks for a wake-up, for the set if it is in one. True: bytes are here already, and no
@@ -192,10 +192,45 @@ impl Promoted {
 
     /// As [`Self::arm`], by the given kind of wake-up.
     pub(crate) fn arm_by(&mut self, by: WakeUp) -> Result<bool, i32> {
-        self.stale = false;
+        self.watch = Watch::Unarmed;
         let pending = self.connection.arm(by).map_err(|_| libc::ECONNRESET)?;
-        (self.armed, self.hot) = (!pending, false);
+        self.watch = Watch::armed_unless(pending);
         Ok(pending)
+    }
+
+    /// As [`Self::arm_by`], and leaves the bytes here unread. True: more have come.
+    pub(crate) fn arm_for_more(&mut self, by: WakeUp) -> Result<bool, i32> {
+        self.watch = Watch::Unarmed;
+        let more = self.connection.arm_for_more(by).map_err(|_| libc::ECONNRESET)?;
+        self.watch = Watch::armed_unless(more);
+        Ok(more)
+    }
+
+    /// Nothing is read for now, whatever comes.
+    pub(crate) fn mask(&mut self) {
+        self.connection.mask();
+        self.watch = Watch::Armed;
+    }
+
+    /// From here on it is polled: by this waiter of the loop page, or by the one thread that waits
+    /// for it ([`NO_WAITER`]).
+    pub(crate) fn heat(&mut self, waiter: u32) {
+        if self.shown_in_kernel || self.slept_by != 0 {
+            return;
+        }
+        self.connection.requests_each(false);
+        if self.waiter != waiter {
+            if !self.watch.is_armed() {
+                self.mask();
+            }
+            let by = if waiter == NO_WAITER { WakeUp::Tcp } else { self.wake_up_in_set() };
+            self.connection.polled_by(waiter, by);
+            self.waiter = waiter;
+        }
+        if self.watch.is_armed() {
+            self.connection.disarm();
+        }
+        self.watch = if waiter == NO_WAITER { Watch::Unarmed } else { Watch::Hot };
     }
 
     /// Before a thread sleeps in the kernel: asks for a wake-up. True: there is something to read.
@@ -224,7 +259,11 @@ impl Promoted {
         if self.is_hot() {
             return false;
         }
-        if !in_a_set && self.armed && !self.connection.reads_from_kernel() && self.may_stay_unarmed() {
+        if !in_a_set
+            && self.watch.is_armed()
+            && !self.connection.reads_from_kernel()
+            && self.may_stay_unarmed()
+        {
             // It was armed for a wait that found these bytes without sleeping.
             self.heat_outside_set();
         }
@@ -237,7 +276,7 @@ impl Promoted {
         if self.kernel_reports_arrivals() {
             // The peer sends a wake-up when it returns to the ring, if there is room for one.
             let here = self.connection.check_behind_kernel().unwrap_or(true);
-            (self.armed, self.hot) = (!here, false);
+            self.watch = Watch::armed_unless(here);
             return here;
         }
         if self.connection.kernel_has_bytes() {
@@ -252,9 +291,7 @@ impl Promoted {
     pub(crate) fn rearm_for_unseen_sets(&mut self, fd: c_int) {
         let mut more = false;
         for _ in 0..ROUNDS {
-            self.stale = false;
-            let Ok(came) = self.connection.arm_for_more(WakeUp::Tcp) else { return };
-            (self.armed, self.hot) = (!came, false);
+            let Ok(came) = self.arm_for_more(WakeUp::Tcp) else { return };
             if !came {
                 break;
             }
@@ -270,8 +307,7 @@ impl Promoted {
     /// Whether the kernel reports everything that arrives: a wake-up comes for the ring's next
     /// bytes, and data over TCP is reported as such.
     pub(crate) fn kernel_reports_arrivals(&self) -> bool {
-        self.armed
-            && !self.stale
+        self.watch == Watch::Armed
             && self.connection.armed_by() == WakeUp::Tcp
             && self.connection.reads_from_kernel()
     }

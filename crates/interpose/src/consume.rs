@@ -11,6 +11,7 @@ use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
+use crate::watch::Watch;
 
 /// The result of one call: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
@@ -221,8 +222,7 @@ impl Promoted {
 
     /// Whether its set polls it while awake.
     pub(crate) fn is_hot(&self) -> bool {
-        // Not armed is not enough: arming fails if bytes are here, and then no set polls it.
-        self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
+        self.listed_in != 0 && self.watch == Watch::Hot && !self.connection.has_several_users()
     }
 
     /// Discards up to `wake_ups` wake-up bytes; returns how many. The next wake-up has to be asked
@@ -238,7 +238,7 @@ impl Promoted {
         if let Some(errno) = failed {
             self.failed(errno);
         }
-        self.stale = true;
+        self.watch.note_wake_up();
         if self.connection.peer_is_demoted() {
             // The demoted peer asks for the bytes that it did not read.
             let _ = self.resend(fd);

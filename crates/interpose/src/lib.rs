@@ -60,6 +60,7 @@ mod uring;
 mod vfork;
 mod waiter;
 mod waiters;
+mod watch;
 
 pub use settings::{Mode, Settings, Stats};
 pub use start::{finish, start};

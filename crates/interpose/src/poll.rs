@@ -160,7 +160,8 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         if !at_once {
             promoted.note_wait();
         }
-        let is_covered = promoted.listed_in != 0 || promoted.armed || (!in_a_set && promoted.stays_unarmed());
+        let is_covered =
+            promoted.listed_in != 0 || promoted.watch.is_armed() || (!in_a_set && promoted.stays_unarmed());
         if !is_covered && promoted.arm().unwrap_or(true) {
             drop(inner);
             // Nor does it wake its set, in which another thread may sleep.

@@ -164,7 +164,7 @@ pub(crate) fn remove(number: u32) -> bool {
             && promoted.listed_in == number + 1
         {
             promoted.listed_in = 0;
-            if !promoted.armed {
+            if !promoted.watch.is_armed() {
                 let _ = promoted.arm();
             }
         }

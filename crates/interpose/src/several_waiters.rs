@@ -6,6 +6,7 @@ use crate::pages;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
 use crate::threads;
+use crate::watch::Watch;
 
 impl Promoted {
     /// This thread uses it, and no longer sleeps on it.
@@ -35,8 +36,7 @@ impl Promoted {
             self.several_waiters = true;
             self.shown_in_kernel = true;
             self.connection.stay_armed(true);
-            self.armed = true;
-            self.stale = false;
+            self.watch = Watch::Armed;
         }
     }
 

@@ -20,6 +20,7 @@ use crate::mappings::reserve;
 use crate::pages;
 use crate::signals;
 use crate::waiters::Waiters;
+use crate::watch::Watch;
 
 /// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,12 +170,7 @@ pub(crate) struct Promoted {
     /// Several waiters used it at once: each publication has a wake-up, which stays in the kernel
     /// until its bytes are consumed, as TCP data would.
     pub(crate) several_waiters: bool,
-    /// A wake-up will come for new bytes.
-    pub(crate) armed: bool,
-    /// Its set polls it while awake.
-    pub(crate) hot: bool,
-    /// That wake-up may have come already.
-    pub(crate) stale: bool,
+    pub(crate) watch: Watch,
     /// The waiter of the loop page that polls it while it is not armed.
     pub(crate) waiter: u32,
     /// The set that has it in its list, and checks it before sleeping: number plus 1; 0: none.

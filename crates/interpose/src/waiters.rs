@@ -112,17 +112,16 @@ impl Promoted {
     /// The program may wait outside the library from now on.
     pub(crate) fn forget_waiters(&mut self) {
         self.waiters = Waiters::default();
-        let armed_for_any = self.armed && !self.is_armed_by_doorbell();
+        let armed_for_any = self.watch.is_armed() && !self.is_armed_by_doorbell();
         if self.listed_in == 0 && !armed_for_any && self.arm().unwrap_or(true) {
             // The program reads the bytes that are here first; a wake-up comes for later ones.
-            self.stale = false;
-            self.armed = !self.connection.arm_for_more(WakeUp::Tcp).unwrap_or(true);
+            let _ = self.arm_for_more(WakeUp::Tcp);
         }
     }
 
     /// Whether this endpoint, in no set, stays unarmed until the next wait.
     pub(crate) fn stays_unarmed(&self) -> bool {
-        !self.armed && self.may_stay_unarmed()
+        !self.watch.is_armed() && self.may_stay_unarmed()
     }
 
     /// Whether it may stay unarmed.

@@ -73,9 +73,8 @@ impl Inner {
                 if same || self.others.contains_key(&now.data) {
                     self.ambiguous = true;
                 }
-                if promoted.listed_in != here && !promoted.armed {
-                    promoted.connection.mask();
-                    promoted.armed = true;
+                if promoted.listed_in != here && !promoted.watch.is_armed() {
+                    promoted.mask();
                 }
                 if now.events & OUT_TOO != 0 || promoted.connection.poll().unwrap_or(true) {
                     self.list(number, promoted);

@@ -5,8 +5,6 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use promote::Next;
-use ring::WakeUp;
-use ring::layout::NO_WAITER;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, allocate_waiter, at, oneshot};
 use crate::clock::Instant;
@@ -16,6 +14,7 @@ use crate::pages;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 use crate::waiter::soonest;
+use crate::watch::Watch;
 
 /// Sleeps of a set without bytes after which a socket is no longer polled.
 const COOLING: u8 = 16;
@@ -113,7 +112,7 @@ impl Inner {
     pub(crate) fn leave(&mut self, epfd: i32) {
         self.waiting = self.waiting.saturating_sub(1);
         // No wake-up announces these connections: wake another waiter of the set.
-        if self.several_waiters && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
+        if self.several_waiters && self.any_ready(epfd, |promoted| promoted.watch != Watch::Armed) {
             at(self.number).wake_waiter();
         }
     }
@@ -140,7 +139,7 @@ impl Inner {
         for number in &self.list {
             let mut guard = sockets::at(*number).lock();
             if let Some(promoted) = guard.promoted.as_deref_mut()
-                && (!promoted.armed || promoted.stale)
+                && promoted.watch != Watch::Armed
             {
                 pending |= promoted.arm_to_sleep();
             }
@@ -391,7 +390,7 @@ impl Inner {
         self.doorbell_woke = true;
         doorbell.woke_set();
         self.peer_woke_at = promoted.connection.peer_woke_at();
-        promoted.stale |= promoted.armed;
+        promoted.watch.note_wake_up();
         if !is_member {
             return;
         }
@@ -498,12 +497,13 @@ impl Inner {
             let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.disabled;
             promoted.quiet = promoted.quiet.saturating_add(1);
             let cools = promoted.quiet > COOLING || !ours;
-            if !promoted.armed && (!wanted || cools || self.waiter_of(promoted) != Some(promoted.waiter)) {
+            if !promoted.watch.is_armed()
+                && (!wanted || cools || self.waiter_of(promoted) != Some(promoted.waiter))
+            {
                 // Either a wake-up for it would not wake this set, or it has been quiet and polling
                 // it only costs.
                 if !wanted {
-                    promoted.connection.mask();
-                    promoted.armed = true;
+                    promoted.mask();
                 } else if !promoted.arm_for_next(&inner.interest) {
                     return false;
                 }
@@ -587,39 +587,13 @@ impl Promoted {
             return !self.arm_to_sleep();
         }
         // The bytes here were reported; only more are an event.
-        let by = self.wake_up_in_set();
-        self.armed = !self.connection.arm_for_more(by).unwrap_or(true);
-        self.hot = false;
-        self.stale = false;
-        self.armed
+        self.arm_for_more(self.wake_up_in_set()) == Ok(false)
     }
 
     /// Whether a set that no longer polls it is woken for the next bytes.
     fn may_stop_polling(&mut self, interest: &Interest) -> bool {
         // A wake-up that may have arrived already is not sent again.
-        let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.arm_for_next(interest));
+        let rings = interest.events & IN != 0 && (self.watch == Watch::Armed || self.arm_for_next(interest));
         rings && !self.connection.poll().unwrap_or(true)
-    }
-
-    /// From here on the set polls it while awake.
-    pub(crate) fn heat(&mut self, waiter: u32) {
-        if self.shown_in_kernel || self.slept_by != 0 {
-            return;
-        }
-        self.connection.requests_each(false);
-        if self.waiter != waiter {
-            if !self.armed {
-                self.connection.mask();
-                self.armed = true;
-            }
-            let by = if waiter == NO_WAITER { WakeUp::Tcp } else { self.wake_up_in_set() };
-            self.connection.polled_by(waiter, by);
-            self.waiter = waiter;
-        }
-        if self.armed {
-            self.connection.disarm();
-            self.armed = false;
-        }
-        self.hot = waiter != NO_WAITER;
     }
 }
