@@ -114,7 +114,7 @@ impl Promoted {
             sets::at(set).was_woken.store(true, Ordering::Relaxed);
         }
         // The waiter is set again, together with the kind of wake-up.
-        self.ask_over_tcp();
+        self.ask_by(self.wake_up_in_set());
     }
 
     /// It is no longer a member of its set, which may still watch the doorbell.
@@ -177,7 +177,12 @@ impl Promoted {
 
     /// From here on new bytes are announced over TCP, whatever was asked for before.
     fn ask_over_tcp(&mut self) {
-        self.connection.mask();
+        self.ask_by(WakeUp::Tcp);
+    }
+
+    /// As [`Self::ask_over_tcp`], by the given kind of wake-up.
+    fn ask_by(&mut self, by: WakeUp) {
+        self.connection.mask_by(by);
         self.connection.polled_by(NO_WAITER, WakeUp::Tcp);
         // The next check finds bytes that are here already.
         (self.watch, self.waiter) = (Watch::Stale, NO_WAITER);

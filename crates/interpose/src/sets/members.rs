@@ -57,7 +57,7 @@ impl Inner {
             }
             Some(promoted) if now.set == here => {
                 self.prepare_wake_up();
-                match self.watches_doorbell(now.events) {
+                match self.watches_doorbells() {
                     true => promoted.watch_doorbell_in(self.number, number),
                     // It may have armed its doorbell for a sleep that did not come about.
                     false => promoted.stop_using_doorbell(),
@@ -97,18 +97,19 @@ impl Inner {
 
     /// A thread waits in the set for the first time.
     pub(super) fn watch_doorbells(&mut self) {
+        if !self.watches_doorbells() {
+            return;
+        }
         for number in self.by_data.values() {
-            let mut guard = sockets::at(*number).lock();
-            let watches = self.watches_doorbell(guard.interest.events);
-            if let Some(promoted) = guard.promoted.as_deref_mut().filter(|_| watches) {
+            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut() {
                 promoted.watch_doorbell_in(self.number, *number);
             }
         }
     }
 
-    /// Whether only threads that wait in the set need a wake-up of such a member.
-    fn watches_doorbell(&self, events: u32) -> bool {
-        self.awaited && !self.over_tcp && events & libc::EPOLLEXCLUSIVE as u32 == 0
+    /// Whether only threads that wait in the set need wake-ups of its members.
+    fn watches_doorbells(&self) -> bool {
+        self.awaited && !self.over_tcp
     }
 
     /// Whether each arrival wakes the waiters of the set, even with earlier bytes unread.
