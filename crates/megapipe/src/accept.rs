@@ -1,4 +1,4 @@
-//! Accepting connections: one, so many, or without end.
+//! Accepting connections: one, a given number, or without end.
 #![allow(unsafe_code)] // a descriptor number from the kernel becomes an owned descriptor
 
 use std::io;
@@ -56,8 +56,9 @@ pub(crate) struct AcceptState {
     pub(crate) peer: Option<Box<AddressRoom>>,
     /// Why it is not running, if it is not.
     paused: Option<Paused>,
-    /// Its pausing has not been told yet: the ECANCELED that tells it is still to be settled.
-    untold: bool,
+    /// Its pause is not reported yet: the ECANCELED that reports it is still to be
+    /// settled.
+    unreported: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,22 +69,22 @@ enum Paused {
     Exhausted,
 }
 
-/// How long to wait before trying again to accept when the process is out of
-/// descriptors: they may be closed where the channel does not see it.
+/// Time before the next try to accept when the process is out of descriptors: they may be
+/// closed where the channel does not see it.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// One line for the process: what to raise, where its limit and not its settings end the
-/// accepting.
+/// One line for the process: which limit to raise, where the limit of the process and not
+/// its settings ends the accepting.
 #[cold]
-fn say_limit(handles: u32) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
+fn warn_limit(handles: u32) {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| {
         let remedy = remedy(&getrlimit(Resource::Nofile));
         tracing::warn!("accepting pauses at {handles} handles: {remedy}");
     });
 }
 
-/// Which limit of open files is met, and who may raise it.
+/// Which limit of open files is reached, and who may raise it.
 fn remedy(limit: &Rlimit) -> String {
     match (limit.current, limit.maximum) {
         (Some(soft), hard) if hard.is_none_or(|hard| soft < hard) => format!(
@@ -100,7 +101,7 @@ fn remedy(limit: &Rlimit) -> String {
 impl AcceptState {
     pub(crate) fn new(count: AcceptCount, kind: AcceptAs, with_peer: bool) -> AcceptState {
         let peer = with_peer.then(|| Box::new(AddressRoom::new()));
-        AcceptState { count, kind, peer, paused: None, untold: false }
+        AcceptState { count, kind, peer, paused: None, unreported: false }
     }
 
     /// Whether it waits for room.
@@ -115,8 +116,8 @@ impl AcceptState {
 }
 
 impl Core {
-    /// Queues an accept behind the listener's other accepts. They stand where other handles'
-    /// reads do: a listener has none.
+    /// Queues an accept behind the listener's other accepts. They stand in the queue of
+    /// reads: a listener has none.
     pub(crate) fn queue_accept(&mut self, handle: u32, state: AcceptState) -> Result<OpId, SubmitError> {
         let op = self.add_op(handle, OpKind::Accept(state)).map_err(|(reason, _)| reason)?;
         let listens = self.handles.at(handle).is_some_and(|entry| entry.shape.is_listener());
@@ -126,8 +127,8 @@ impl Core {
         Ok(op)
     }
 
-    /// Cancels an accept, ahead of everything else that is requested: a call to the kernel before that
-    /// could accept connections that others would get.
+    /// Cancels an accept ahead of all other requests: an earlier call to the kernel could
+    /// accept connections that others would get.
     pub(crate) fn cancel_accept(&mut self, op: OpId) {
         let Some(entry) = self.op_mut(op) else { return };
         entry.cancelled = true;
@@ -220,7 +221,7 @@ impl Core {
         let paused = state.paused;
         let kind = state.kind;
         if done.result == -libc::ECANCELED {
-            state.untold = false;
+            state.unreported = false;
         }
         let error = io::Error::from_raw_os_error(-done.result);
         match -done.result {
@@ -237,12 +238,12 @@ impl Core {
             }
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
                 if done.result == -libc::EMFILE {
-                    say_limit(self.handles.len());
+                    warn_limit(self.handles.len());
                 }
                 self.pause_accept(done.op, Paused::Exhausted);
                 Some(Event::Accept { result: Err(AcceptError::Exhausted(error)), more: true })
             }
-            // accept(2): errors of the connection that was taken, not of the listener.
+            // accept(2): errors of the accepted connection, not of the listener.
             libc::ECONNABORTED
             | libc::EPROTO
             | libc::ENETDOWN
@@ -286,7 +287,7 @@ impl Core {
         }
     }
 
-    /// Closes what an accept brought for a listener that is closed.
+    /// Closes the connection that an accept returned for a closed listener.
     pub(crate) fn discard_accepted(&mut self, done: &Done) {
         if done.result < 0 {
             return;
@@ -297,8 +298,8 @@ impl Core {
         }
     }
 
-    /// Closes the connections of a closed listener that wait to be handed out: once its
-    /// accept is gone, nothing tells what their results are.
+    /// Closes the connections of a closed listener that were not delivered: once its
+    /// accept is gone, nothing says what their results are.
     pub(crate) fn discard_all_accepted(&mut self, op: OpId) {
         let mut queue = std::mem::take(&mut self.done);
         queue.retain(|done| {
@@ -323,10 +324,10 @@ impl Core {
                 return;
             }
             state.paused = Some(why);
-            state.untold = why == Paused::TableFull;
+            state.unreported = why == Paused::TableFull;
         }
         if why == Paused::TableFull && self.lwsockets_left(true) > 0 {
-            say_limit(self.kernel_lwsockets_max);
+            warn_limit(self.kernel_lwsockets_max);
         }
         self.paused_accepts.push(op);
         if why == Paused::Exhausted {
@@ -354,7 +355,7 @@ impl Core {
             let full = full[usize::from(handle.is_some_and(HandleEntry::is_of_stack))];
             let (started, cancelled) = (entry.started, entry.cancelled);
             if handle.is_none_or(|handle| handle.state != State::Open) {
-                // One that the engine still holds is removed at its end.
+                // If the engine still has it, it is removed at its end.
                 if !started {
                     let listener = entry.handle.index;
                     self.unlink(listener, op.index, |entry| &mut entry.reads);
@@ -369,7 +370,7 @@ impl Core {
                 return false;
             };
             if started
-                || state.untold
+                || state.unreported
                 || (why == Paused::TableFull && full)
                 || (why == Paused::Exhausted && !retry)
             {

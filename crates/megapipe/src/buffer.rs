@@ -35,7 +35,7 @@ pub(crate) struct Pool {
     /// Bytes from one buffer's start to the next one's.
     stride: usize,
     count: u16,
-    /// Buffers nobody holds: for the engine to take, or to give to the kernel.
+    /// Free buffers: for the engine to take, or to lend to the kernel.
     free: RefCell<Vec<u16>>,
     /// For each buffer that counts towards a quota, its stream. Empty until the first does.
     counted: RefCell<Vec<OpId>>,
@@ -158,11 +158,11 @@ impl Buffer {
 
     /// Appends as much of `bytes` as fits and says how much that was.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.remaining());
+        let count = bytes.len().min(self.remaining());
         let old = self.len as usize;
-        self.len += taken as u32;
-        self[old..].copy_from_slice(&bytes[..taken]);
-        taken
+        self.len += count as u32;
+        self[old..].copy_from_slice(&bytes[..count]);
+        count
     }
 
     /// Drops the first `count` bytes (all, if there are fewer).
@@ -349,8 +349,8 @@ impl WriteData {
             WriteData::Buffer(buffer) => buffer,
             WriteData::Vec(vec) => vec,
             WriteData::Bytes(bytes) => bytes,
-            // SAFETY: whoever made the Foreign promised validity for the operation's time,
-            // and `self` lives no longer than the operation.
+            // SAFETY: the maker of the Foreign promised validity for the operation's
+            // time, and `self` lives no longer than the operation.
             WriteData::Foreign(foreign) => unsafe {
                 if foreign.len == 0 { &[] } else { std::slice::from_raw_parts(foreign.address, foreign.len) }
             },

@@ -42,19 +42,20 @@ pub struct Channel {
     pub(crate) engine: Engines,
     pub(crate) core: Core,
     pub(crate) fork_mark: ForkMark,
-    /// The last handle of each descriptor number that came as a number; most may be stale.
+    /// The last handle of each descriptor that was registered by its number; most may be
+    /// stale.
     pub(crate) registered_raw: Vec<Handle>,
-    /// Timers that were cancelled, for the next dispatch.
+    /// Cancelled timers, to be delivered by the next dispatch.
     pub(crate) ended_timers: VecDeque<OpId>,
-    /// What moves connections to shared memory.
+    /// Promotes connections to shared memory.
     pub(crate) promoter: Option<Box<Promoter>>,
     /// Completions from shared memory since the engine's last turn.
     from_rings: u32,
     /// Timers and the like that were handed out since the engine's last turn.
     without_turn: u32,
-    /// Completions that were handed out since timers, wake-ups and deadlines were seen to.
+    /// Completions delivered since timers, wake-ups and deadlines were last checked.
     unattended: u32,
-    /// Timers and the like that it has handed out.
+    /// Timers and the like that were delivered in a row.
     own_in_a_row: u32,
     _not_send: PhantomData<*const ()>,
 }
@@ -66,16 +67,16 @@ const WITHOUT_TURN_MAX: u32 = 32;
 /// Completions from shared memory that may be handed out in a row, for the same reason.
 const FROM_RINGS_MAX: u32 = 64;
 
-/// Completions that may be handed out before the channel sees to its timers, wake-ups and
+/// Completions that may be delivered before the channel checks its timers, wake-ups and
 /// deadlines, however many more there are.
 const UNATTENDED_MAX: u32 = 256;
 
-/// Looks at the rings before anything that costs more is done, if a wait would spin: for a
+/// Polls of the rings before anything that costs more, if a wait would spin: for a
 /// microsecond or two.
-const LOOKS_AT_FIRST: u32 = 128;
+const POLLS_AT_FIRST: u32 = 128;
 
-/// Looks at the rings between two at the clock and the kernel, while spinning.
-const LOOKS_PER_GLANCE: u32 = 16;
+/// Polls of the rings between two checks of the clock and the kernel, while spinning.
+const POLLS_PER_GLANCE: u32 = 16;
 
 impl Channel {
     /// Makes a channel for the calling thread.
@@ -95,7 +96,7 @@ impl Channel {
         let engine = engine::choose(&config, &mut core)?;
         let promoter = Promoter::new(&config);
         if promoter.is_none() {
-            // Nobody would take the offers.
+            // No offers would be made.
             core.config.promotion = Promotion::Off;
             core.offer_after = 0;
         }
@@ -235,8 +236,8 @@ impl Channel {
         self.core.cancel_accepts_of(index);
         self.core.drop_unstarted(index);
         self.core.request(Request::Detach(index));
-        // The pending reads must not take bytes that now belong to the caller. A refused
-        // batch shows again at the next dispatch.
+        // The pending reads must not consume bytes that now belong to the caller. The
+        // next dispatch reports a refused batch.
         let _ = self.turn(Wait::Flush);
         let file = self.core.take_file(index);
         self.core.release_if_ended(index);
@@ -256,7 +257,7 @@ impl Channel {
         /// A turn sends at least one message or 64 pieces of bytes, or finds no room.
         const TURNS: u32 = 128;
         let index = self.open_here(handle)?;
-        if self.core.lane(index).is_some() {
+        if self.core.promoted(index).is_some() {
             return Err(UnregisterError::Promoted);
         }
         for _ in 0..TURNS {
@@ -266,7 +267,7 @@ impl Channel {
             if self.core.handles.at(index).is_some_and(|entry| entry.write_state == WriteState::Held) {
                 break;
             }
-            // A refusal shows at the next dispatch, where it is reported.
+            // The next dispatch reports a refusal.
             let _ = self.turn(Wait::Flush);
         }
         Err(UnregisterError::WritesQueued)
@@ -328,16 +329,16 @@ impl Channel {
         self.core.take_returned();
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
             let spins = self.core.spin.is_on();
-            // Submit queued wake-ups before spinning. Without spinning the call that sleeps takes
-            // them along.
-            if self.core.bells > 0 && spins {
+            // Submit queued wake-ups before spinning. Without spinning the call that
+            // sleeps submits them.
+            if self.core.wake_ups > 0 && spins {
                 self.turn(Wait::Flush)?;
             }
-            for look in 0..if spins { LOOKS_AT_FIRST } else { 1 } {
+            for round in 0..if spins { POLLS_AT_FIRST } else { 1 } {
                 if let Some(completion) = self.next_from_rings() {
-                    self.hand_over_bells();
+                    self.submit_wake_ups();
                     self.from_rings += 1;
-                    if look > 0 {
+                    if round > 0 {
                         self.core.spin.found_at_once();
                     }
                     return Ok(Some(completion));
@@ -370,7 +371,7 @@ impl Channel {
         Ok(ready)
     }
 
-    /// The next of the results that were fetched that its user is to see.
+    /// The next fetched result that leads to a completion.
     #[inline]
     fn next_settled(&mut self) -> Option<Completion> {
         while let Some(done) = take_first(&mut self.core.done) {
@@ -381,24 +382,24 @@ impl Channel {
         None
     }
 
-    /// Whoever is to hear a bell need not wait while this end is busy. A refusal shows at the
-    /// next dispatch, where it is reported.
+    /// Submits queued wake-ups now: the peer may be asleep. The next dispatch reports a
+    /// refusal.
     #[inline]
-    fn hand_over_bells(&mut self) {
-        if self.core.bells > 0 {
+    fn submit_wake_ups(&mut self) {
+        if self.core.wake_ups > 0 {
             let _ = self.turn(Wait::Flush);
         }
     }
 
-    /// Sees to what must not wait until nothing is left to hand out, and hands out timers
-    /// and the like, a few in a row. `None`: the engine's completions go on.
+    /// Does what must not wait until there is nothing to deliver, and delivers timers and
+    /// the like, a few in a row. `None`: the engine's completions go on.
     #[cold]
     fn attend(&mut self) -> Option<Completion> {
         let now = Now::default();
         if self.own_in_a_row == 0 {
-            // Only a turn shows wake-ups. A refusal is reported when nothing is left.
+            // Only a turn shows wake-ups. `fetch` reports a refusal.
             let _ = self.turn(Wait::No);
-            self.tend_promotion(&now);
+            self.drive_promotion(&now);
             self.keep_house(&now);
         }
         if self.own_in_a_row < WITHOUT_TURN_MAX
@@ -412,23 +413,23 @@ impl Channel {
         None
     }
 
-    /// Starved reads, accepts that are tried again, closes whose time is over, lightweight
-    /// sockets that were dropped.
+    /// Restarts starved reads and paused accepts, ends overdue closes, and closes dropped
+    /// lightweight sockets.
     fn keep_house(&mut self, now: &Now) {
         self.core.keep_house();
         while let Some(index) = self.core.overdue_close(now) {
-            // A file that has no linger (a pipe) has nothing to reset either.
+            // A file without linger (a pipe) has nothing to reset.
             let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), index);
             self.core.finish_close(index);
         }
         self.close_dropped();
     }
 
-    /// Nothing is left to hand out: submits, waits and fetches until something is.
+    /// There is nothing to deliver: submits, waits and fetches until there is.
     fn fetch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
         let mut now = Now::default();
         let deadline = timeout.and_then(|timeout| now.get().checked_add(timeout));
-        let mut looked = false;
+        let mut has_waited = false;
         if self.without_turn >= WITHOUT_TURN_MAX || self.from_rings >= FROM_RINGS_MAX {
             self.turn(Wait::No)?;
         }
@@ -441,31 +442,32 @@ impl Channel {
             if let Some(completion) = self.next_settled() {
                 return Ok(Some(completion));
             }
-            self.tend_promotion(&now);
-            if self.core.met_monitor
+            self.drive_promotion(&now);
+            if self.core.found_monitor
                 && let Some(completion) = self.next_from_rings()
             {
-                self.hand_over_bells();
+                self.submit_wake_ups();
                 return Ok(Some(completion));
             }
-            if looked && deadline.is_some_and(|deadline| deadline <= now.get()) {
+            if has_waited && deadline.is_some_and(|deadline| deadline <= now.get()) {
                 return Ok(None);
             }
             self.keep_house(&now);
-            self.core.say_that_it_waits();
+            self.core.mark_waiting();
             let waited = self.wait(deadline, &now);
-            self.core.say_that_it_is_away();
+            self.core.mark_away();
             waited?;
             now = Now::default();
-            looked = true;
+            has_waited = true;
             self.unattended = 0;
         }
     }
 
-    /// One wait, begun `now`: spins if that is likely to pay, then sleeps.
+    /// One wait, begun at `now`: spins if that is likely to pay, then sleeps.
     ///
-    /// After a system call that slept each return to a caller is mispredicted: the kernel has used
-    /// the processor's stack of return addresses. So what leads to such a call is inlined.
+    /// After a system call that slept each return to a caller is mispredicted: the kernel
+    /// has used the processor's stack of return addresses. So everything that leads to
+    /// such a call is inlined.
     #[inline(always)]
     fn wait(&mut self, deadline: Option<Instant>, now: &Now) -> Result<(), DispatchError> {
         let limit = self.core.wait_until(deadline, now);
@@ -493,11 +495,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Looks for completions for as long as `spin` says. True if something came.
+    /// Polls for completions for as long as `spin` allows. True if something came.
     #[inline(never)]
     fn spin(&mut self, mut spin: Spinning, rings: bool) -> Result<bool, DispatchError> {
         self.turn(Wait::No)?;
-        while self.nothing_yet() && !(rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings())) {
+        while self.nothing_yet() && !(rings && (0..POLLS_PER_GLANCE).any(|_| self.rings_are_ready())) {
             if !self.core.spin.goes_on(&mut spin, rings) {
                 return Ok(false);
             }
@@ -519,14 +521,14 @@ impl Channel {
     /// [`Self::turn`], inlined: see [`Self::wait`].
     #[inline(always)]
     fn turn_here(&mut self, wait: Wait) -> Result<(), DispatchError> {
-        if self.core.bells > 0 {
-            self.core.ring_doorbells();
+        if self.core.wake_ups > 0 {
+            self.core.write_doorbells();
         }
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
         self.from_rings = 0;
         let result = self.engine.turn(&mut View::of(&mut self.core), wait);
-        self.core.take_returned(); // by writes that went out
+        self.core.take_returned(); // by completed writes
         match result {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(DispatchError::Interrupted),
@@ -534,7 +536,7 @@ impl Channel {
         }
     }
 
-    /// Wake-ups and timers: completions that no engine made.
+    /// Completions that no engine made: wake-ups, room in write queues, and timers.
     fn next_of_own(&mut self, now: &Now) -> Option<Completion> {
         if self.core.woken {
             self.core.woken = false;
@@ -604,7 +606,7 @@ impl Drop for Channel {
         // Before the engine accepts more: what waits in their queues moves to other members.
         self.core.partitioned.clear();
         self.core.cancel_all_accepts();
-        // What is queued goes out as if flushed; then everything ends.
+        // Queued requests are submitted as by a flush; then everything ends.
         let _ = self.turn(Wait::Flush);
         if !self.engine.shut(&mut View::of(&mut self.core)) {
             self.core.leak_pending();

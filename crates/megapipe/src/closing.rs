@@ -1,4 +1,4 @@
-//! Closing: what a closed handle still waits for, and when its entry is free.
+//! Closing: what a closed handle waits for, and when its entry is free.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::timer::FAR;
 pub(crate) type CloseDeadlines = VecDeque<(Instant, Handle)>;
 
 impl Core {
-    /// Closes a handle for its user: no completion of it surfaces from here on.
+    /// Closes a handle for its user: no completion of it is delivered from here on.
     pub(crate) fn close(&mut self, index: u32) {
         let Some(entry) = self.handles.at_mut(index) else {
             return;
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Lets the engine end what is pending and close the file.
+    /// Has the engine end pending operations and close the file.
     pub(crate) fn finish_close(&mut self, index: u32) {
         let Some(entry) = self.handles.at_mut(index) else {
             return;
@@ -78,8 +78,8 @@ impl Core {
         self.release_if_ended(handle);
     }
 
-    /// Removes every queued operation of the handle that the engine does not hold. Results that
-    /// wait to be handed out then have no operation any more, and are discarded.
+    /// Removes every queued operation of the handle that the engine does not have.
+    /// Results that wait to be delivered then have no operation, and are discarded.
     pub(crate) fn drop_unstarted(&mut self, index: u32) {
         self.drop_unstarted_of(index, |entry| &mut entry.reads);
         if self.handles.at(index).is_some_and(|entry| entry.write_state != WriteState::Held) {

@@ -44,12 +44,12 @@ pub enum Event {
         /// Whether the read goes on: further completions of it will come.
         more: bool,
     },
-    /// A write was taken by the kernel as a whole, or failed.
+    /// The kernel has accepted a write as a whole, or it failed.
     Write {
-        /// Bytes written: all of them. ECANCELED after a cancel; on any error the
-        /// peer may have got the first part.
+        /// Bytes written: all of them. ECANCELED after a cancel; on any error the peer
+        /// may have received the beginning.
         result: io::Result<usize>,
-        /// The data that was given to the write.
+        /// The data of the write.
         data: WriteData,
     },
     /// Half of the handle's write queue is free, after a write was refused with

@@ -1,4 +1,5 @@
-//! What a channel is made of: its engine, its bounds, and when it batches, waits and spins.
+//! The settings of a channel: its engine, its bounds, and when it batches, waits and
+//! spins.
 
 use std::time::Duration;
 
@@ -47,12 +48,13 @@ pub struct LatencyBound {
 }
 
 /// Whether TCP connections to programs on this host may leave the kernel for shared
-/// memory (docs/promotion.md). Both ends have to run Megapipe, and a monitor has to allow it.
+/// memory (docs/promotion.md). Both endpoints have to run Megapipe, and a monitor has to
+/// allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promotion {
     /// Never.
     Off,
-    /// Those that prove to be worth it, by some messages.
+    /// Those that have brought some messages.
     Auto,
     /// Each as soon as it exists.
     Eager,
@@ -105,7 +107,7 @@ pub struct Config {
 }
 
 /// Messages that a connection must have brought before it is offered ([`Promotion::Auto`]).
-const WORTH_IT: u8 = 16;
+const OFFER_AFTER: u8 = 16;
 
 impl Config {
     pub(crate) fn ring_buffers(&self) -> u16 {
@@ -113,7 +115,7 @@ impl Config {
     }
 
     pub(crate) fn offer_after(&self) -> u8 {
-        if self.promotion == Promotion::Auto { WORTH_IT } else { 0 }
+        if self.promotion == Promotion::Auto { OFFER_AFTER } else { 0 }
     }
 
     /// Refuses settings that no engine could work with.

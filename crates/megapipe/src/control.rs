@@ -71,8 +71,8 @@ impl Channel {
         Ok(self.engine.peer_address(&mut View::of(&mut self.core), index)?)
     }
 
-    /// Sends small segments at once (`on`), or only one that is not acknowledged at a time
-    /// (TCP_NODELAY of tcp(7); RFC 896).
+    /// Sends small segments at once (`on`), or one only after all earlier bytes are
+    /// acknowledged (TCP_NODELAY of tcp(7); RFC 896).
     ///
     /// # Errors
     ///

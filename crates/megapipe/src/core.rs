@@ -16,10 +16,10 @@ use crate::engine::watch::Readable;
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
-use crate::lane::Lane;
 use crate::lwsocket::{LwFile, LwOwner};
 use crate::now::Now;
 use crate::op_list::{NO_OP, OpList};
+use crate::promoted::Promoted;
 use crate::quota::Quota;
 use crate::readiness::Poll;
 use crate::slab::Slab;
@@ -62,7 +62,8 @@ pub(crate) struct Core {
     pub(crate) has_quotas: bool,
     /// Streams that read no more until the program drops a buffer of theirs.
     pub(crate) full_streams: u32,
-    /// This channel's partitioned listeners, whose steering knows whether it waits.
+    /// This channel's partitioned listeners; it publishes to their steering when it
+    /// waits.
     pub(crate) partitioned: Vec<Partitioned>,
     /// Accepts that wait for a free slot or descriptor.
     pub(crate) paused_accepts: Vec<OpId>,
@@ -79,18 +80,18 @@ pub(crate) struct Core {
     pub(crate) stack_pool: Option<Rc<Pool>>,
     /// `HandleEntry::offer_in` of a new handle.
     pub(crate) offer_after: u8,
-    /// A monitor was met: there may be rings, or grants.
-    pub(crate) met_monitor: bool,
-    /// Connections that are to be offered.
+    /// A monitor was found: there may be rings, or grants.
+    pub(crate) found_monitor: bool,
+    /// Connections to be offered.
     pub(crate) to_offer: Vec<Handle>,
-    /// Promoted connections that became hot since the channel last looked.
+    /// Promoted connections that became hot since the rings were last polled.
     pub(crate) heated: Vec<Handle>,
-    /// Wake-ups of peers that are queued.
-    pub(crate) bells: u32,
+    /// Queued wake-ups of peers.
+    pub(crate) wake_ups: u32,
     /// Promoted connections whose peers the next turn wakes by their doorbells.
     pub(crate) doorbells: VecDeque<Handle>,
-    /// When there is something to say to a monitor, though nothing else happens.
-    pub(crate) tend_at: Option<Instant>,
+    /// When something is to be sent to the monitor, without another event.
+    pub(crate) promotion_due: Option<Instant>,
     /// Watched descriptors that have something to read.
     pub(crate) readable: Readable,
     /// A waker was used since the last wake-up was handed out.
@@ -105,27 +106,28 @@ pub(crate) struct Core {
 pub(crate) struct HandleEntry {
     pub(crate) file: File,
     pub(crate) cookie: u64,
-    /// What a promoted connection has besides.
-    pub(crate) lane: Option<Box<Lane>>,
+    /// The state of a promoted connection.
+    pub(crate) promoted: Option<Box<Promoted>>,
     /// Operations the engine has started and not finished.
     pub(crate) in_engine: u32,
     pub(crate) shape: Shape,
     pub(crate) state: State,
     pub(crate) write_state: WriteState,
-    /// A send met a full socket buffer: the next one has to wait for room.
+    /// A send found the socket buffer full: the next one has to wait for room.
     pub(crate) write_blocked: bool,
     /// Its reads wait while the connection is being promoted.
-    pub(crate) taking_up: bool,
+    pub(crate) being_promoted: bool,
     /// Reads until the connection is offered for promotion; 0: it is not, or was.
     pub(crate) offer_in: u8,
     /// Set by a full write queue's refusal.
     pub(crate) room: Room,
-    /// What a C caller lent to queued writes is copied as soon as the engine lets go of it.
+    /// Memory that a C caller lent to queued writes is copied as soon as the engine
+    /// releases it.
     pub(crate) takes_back: bool,
     /// Of a listener, its accepts.
     pub(crate) reads: OpList,
     pub(crate) writes: OpList,
-    /// What the engine remembers of the file; 0 at first.
+    /// The engine's word for the file; 0 at first.
     pub(crate) engine_word: u32,
 }
 
@@ -191,13 +193,13 @@ pub(crate) struct Op {
     /// Its handle; [`Handle::NONE`] for a timer or a poll.
     pub(crate) handle: Handle,
     pub(crate) next: u32,
-    /// In the engine's hands: one more [`Done`] without `MORE` will come.
+    /// The engine has it: one more [`Done`] without `MORE` will come.
     pub(crate) started: bool,
-    /// The user asked for its end; it is not started again.
+    /// The user cancelled it; it is not started again.
     pub(crate) cancelled: bool,
-    /// The channel asked for its end, to start it anew.
+    /// The channel cancelled it, to start it again.
     pub(crate) paused: bool,
-    /// Bytes of a write that the kernel has taken.
+    /// Bytes of a write that the kernel has accepted.
     pub(crate) written: usize,
     pub(crate) kind: OpKind,
 }
@@ -217,8 +219,8 @@ pub(crate) enum OpKind {
         data: ReadData,
         offset: Option<u64>,
     },
-    /// Reads into pool buffers until end of file. `once`, one buffer a start, after the pool
-    /// ran dry: one for each starved reader before anyone gets a second.
+    /// Reads into pool buffers until end of file. `once`, one buffer a start, after the
+    /// pool ran dry: each starved reader gets one before any gets a second.
     ReadStream {
         /// The channel's own read of a promoted connection's kernel side; never surfaces.
         watch: bool,
@@ -275,12 +277,12 @@ impl Core {
             ring_pool: pool(config.ring_buffers(), "memory for buffers of promoted connections")?,
             stack_pool: None,
             offer_after: config.offer_after(),
-            met_monitor: false,
+            found_monitor: false,
             to_offer: Vec::new(),
             heated: Vec::new(),
-            bells: 0,
+            wake_ups: 0,
             doorbells: VecDeque::new(),
-            tend_at: None,
+            promotion_due: None,
             readable: Readable::default(),
             woken: false,
             spin: Spinner::new(config.spin),
@@ -310,13 +312,13 @@ impl Core {
         handle.is_some_and(|handle| self.is_of_stack(handle))
     }
 
-    /// Requests of either kind that no engine has seen, and doorbells.
+    /// Requests of either kind that no engine has taken, and doorbells.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
         self.requests.len() + self.stack_requests.len() + self.fresh.len() + self.doorbells.len()
     }
 
-    /// Whether there is something to hand out, or may be: a promoted connection that is
+    /// Whether there is something to deliver, or may be: a promoted connection that is
     /// read again may have it in its ring.
     #[inline]
     pub(crate) fn can_hand_out(&self) -> bool {
@@ -379,8 +381,8 @@ impl Core {
             writes: OpList::EMPTY,
             engine_word: 0,
             offer_in: if shape == (Shape::Stream { tcp: true }) { self.offer_after } else { 0 },
-            taking_up: false,
-            lane: None,
+            being_promoted: false,
+            promoted: None,
         };
         match self.handles.insert(entry) {
             Ok((index, generation)) => Ok(Handle { index, generation }),
@@ -414,7 +416,7 @@ impl Core {
         Ok(op)
     }
 
-    /// Puts the operation in the engine's hands with the next batch.
+    /// Requests the start of the operation.
     #[inline]
     pub(crate) fn request_start(&mut self, op: OpId) {
         let Some(entry) = self.ops.get_mut(op.index, op.generation) else {
@@ -455,7 +457,7 @@ impl Core {
             self.done.push_back(done);
             return;
         }
-        // A draining or closing handle: nothing surfaces, everything is cleared away.
+        // A draining or closing handle delivers nothing: discard it.
         self.discard_accepted(&done);
         self.discard(&done);
         self.end_of_closed(done.op, handle);
@@ -467,7 +469,7 @@ impl Core {
         self.done.push_back(Done::plain(op, -libc::ECANCELED));
     }
 
-    /// Gives back what a result carries that nobody will see.
+    /// Releases what a result carries, for one that is not delivered.
     pub(crate) fn discard(&mut self, done: &Done) {
         if done.has(Done::BUFFER) {
             self.pool_of(done).put_free(done.buffer);
@@ -483,7 +485,7 @@ impl Core {
         }
     }
 
-    /// Turns a result into what the user sees; `None` if there is nothing to see.
+    /// Turns a result into a completion; `None` if it leads to none.
     #[inline]
     pub(crate) fn settle(&mut self, done: Done) -> Option<Completion> {
         match self.settle_stream(&done) {
@@ -504,7 +506,7 @@ impl Core {
         let entry = self.handles.get(handle.index, handle.generation)?;
         if entry.state != State::Open
             || !entry.shape.is_stream()
-            || entry.lane.is_some()
+            || entry.promoted.is_some()
             || !matches!(op.kind, OpKind::ReadStream { quota: None, .. })
         {
             return None;
@@ -533,7 +535,7 @@ impl Core {
                 self.discard_accepted(&done);
                 self.discard(&done);
                 if matches!(self.op(done.op), Some(Op { kind: OpKind::Disconnect(_), .. })) {
-                    // What was written behind it, and the close itself, wait for its end.
+                    // Writes behind it, and the close itself, wait for its end.
                     self.settle_disconnect(done.op, name.index);
                 } else if !started {
                     if self.handles.get(name.index, name.generation).is_some() {
@@ -570,9 +572,9 @@ impl Core {
         Some(Completion { handle: name, cookie, op: done.op, event })
     }
 
-    /// Starts what waited for a free buffer or slot and can go on; true if it requested
-    /// something. An engine that frees buffers or slots within a turn calls it before it
-    /// sleeps.
+    /// Starts operations that waited for a free buffer or slot and can go on; true if it
+    /// requested any. An engine that frees buffers or slots within a turn calls it before
+    /// it sleeps.
     #[inline]
     pub(crate) fn resume_paused(&mut self) -> bool {
         let before = self.queued();
@@ -590,8 +592,7 @@ impl Core {
         }
     }
 
-    /// What the channel itself has to do at some time: restarting reads, retries of
-    /// accepts. Called before each turn.
+    /// Restarts reads, and tries accepts again. Called before each turn.
     pub(crate) fn keep_house(&mut self) {
         self.resume_paused();
         if self.retry_accepts_at.is_some_and(|at| at <= Instant::now()) {
@@ -599,11 +600,11 @@ impl Core {
         }
     }
 
-    /// The nearest time at which a sleeping turn must return for the channel's own sake.
+    /// The nearest time at which a sleeping turn must return to the channel.
     fn next_deadline(&self) -> Option<Instant> {
         let close = self.closes.front().map(|(deadline, _)| *deadline);
         let own = earlier(self.timers.next_deadline(), close);
-        earlier(own, earlier(self.retry_accepts_at, self.tend_at))
+        earlier(own, earlier(self.retry_accepts_at, self.promotion_due))
     }
 
     /// Leaves to the kernel, for ever, the memory of operations that would not end.
@@ -625,8 +626,7 @@ impl Core {
         done.has(Done::BUFFER).then(|| self.pool_of(done).claim(done.buffer, 0, done.result.max(0) as u32))
     }
 
-    /// How long a wait may take so as to be back at `deadline` and at the channel's own
-    /// next deadline.
+    /// Longest wait that ends by `deadline` and the channel's own next deadline.
     pub(crate) fn wait_until(&self, deadline: Option<Instant>, now: &Now) -> Option<Duration> {
         let at = earlier(deadline, self.next_deadline())?;
         Some(at.saturating_duration_since(now.get()))

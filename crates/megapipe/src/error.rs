@@ -34,7 +34,7 @@ pub enum CreateError {
     Resources {
         /// What was asked for.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
@@ -61,9 +61,9 @@ pub enum UnregisterError {
     /// it. The handle stays as it was.
     #[error("the connection was promoted to shared memory; close it, or register it with promotion off")]
     Promoted,
-    /// Writes are queued that the kernel has no room for yet: what was accepted is not dropped.
-    /// The handle stays as it was. The completion of a [`crate::Channel::write`] comes when the
-    /// writes before it are out; [`crate::Channel::reset`] drops them.
+    /// The kernel has no room yet for queued writes, and accepted writes are not dropped.
+    /// The handle stays as it was. The completion of a [`crate::Channel::write`] comes
+    /// when the writes before it are out; [`crate::Channel::reset`] drops them.
     #[error("the handle has queued writes; wait until they are written, or reset it")]
     WritesQueued,
 }
@@ -110,7 +110,7 @@ pub enum RegisterError {
     /// The lightweight socket belongs to another channel.
     #[error("the lightweight socket belongs to another channel; convert it to a descriptor there")]
     ForeignLwSocket,
-    /// The kernel would not say what the file is, or would not have it watched.
+    /// The kernel did not say what the file is, or refused to watch it.
     #[error("the file cannot be used: {0}")]
     Io(#[from] io::Error),
     /// The listener could not be partitioned.
@@ -139,10 +139,10 @@ pub enum AttachError {
     /// A channel has at most 15.
     #[error("the channel has as many stacks as it can watch")]
     TooMany,
-    /// The kernel refused memory, or would not have the device watched.
+    /// The kernel refused memory, or to watch the device.
     #[error("the stack cannot be used: {cause}")]
     Resources {
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
@@ -168,7 +168,7 @@ pub enum AcceptError {
     /// The accept was cancelled.
     #[error("the accept was cancelled")]
     Cancelled,
-    /// Anything else accept(2) can say.
+    /// Any other error of accept(2).
     #[error("accept failed: {0}")]
     Io(#[source] io::Error),
 }

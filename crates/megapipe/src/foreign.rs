@@ -141,7 +141,7 @@ impl Channel {
     }
 
     fn wait_for_foreign(&mut self, index: u32, deadline: Instant) -> Result<(), DispatchError> {
-        // What other operations came to must not keep the wait from sleeping.
+        // Results of other operations must not keep the wait from sleeping.
         let mut arrived = VecDeque::new();
         let mut result = Ok(());
         while result.is_ok() && self.core.holds_foreign(index) {
@@ -169,8 +169,8 @@ impl Channel {
 }
 
 impl Core {
-    /// Whether lent memory of this handle is in the engine's hands. Lent memory that only
-    /// waits in the write queue is copied on the way.
+    /// Whether the engine uses lent memory of this handle. Copies lent memory that only
+    /// waits in the write queue.
     fn holds_foreign(&mut self, index: u32) -> bool {
         let Some(entry) = self.handles.at(index) else {
             return false;
@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// Copies what C callers lent to the queued writes of a handle that the engine does
-    /// not hold.
+    /// not have.
     pub(crate) fn own_queued_writes(&mut self, index: u32) {
         let head = self.handles.at(index).map_or(NO_OP, |entry| entry.writes.head);
         self.each_of_list(head, |op| {
@@ -220,8 +220,7 @@ impl Core {
         }
     }
 
-    /// Asks for the end of a send that waits for room; what it did not send is copied and
-    /// goes on.
+    /// Cancels a send that waits for room; what it did not send is copied and goes on.
     fn cancel_foreign_send(&mut self, index: u32) {
         if let Some(entry) = self.handles.at_mut(index) {
             entry.takes_back = true;

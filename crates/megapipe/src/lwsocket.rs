@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use crate::source::Shape;
 
-/// A socket that lives in its channel only. On io_uring it is a direct descriptor: it
-/// has no number in the process and does not count against its open files; on epoll,
-/// and on kernels where direct descriptors are unsafe, a descriptor that nobody sees. Sockets
-/// of a stack in user space are lightweight sockets too.
+/// A socket that lives in its channel only. On io_uring it is a direct descriptor: it has
+/// no number in the process and does not count against its open files; on epoll, and on
+/// kernels where direct descriptors are unsafe, a private descriptor. Sockets of a stack
+/// in user space are lightweight sockets too.
 ///
 /// Register it to use it. Dropped, it is closed.
 pub struct LwSocket {

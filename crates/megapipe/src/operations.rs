@@ -1,5 +1,5 @@
 //! The calls that queue operations: each checks its arguments, adds an operation to the
-//! tables, and hands the batch over when it has reached its threshold.
+//! tables, and submits the batch when it has reached its threshold.
 
 use std::net::Shutdown;
 use std::num::NonZeroU16;
@@ -46,7 +46,7 @@ impl Channel {
     }
 
     /// As [`Self::accept`]; each connection comes with its peer's address, at no system call
-    /// more. Connections are taken one by one, at most one a turn: for the highest rates of
+    /// more. Connections are accepted one by one, at most one a turn: for the highest rates of
     /// short connections use [`Self::accept`], and [`Self::peer_address`] where it matters.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Channel {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
         let op = self.core.add_and_start(index, OpKind::Connect(Box::new(address.clone())))?;
-        // Writes wait for the connection as they wait for room, and none overtakes it.
+        // Writes wait for the connection as they wait for room: none overtakes it.
         if let Some(entry) = self.core.handles.at_mut(index) {
             entry.write_blocked = true;
         }
@@ -183,7 +183,7 @@ impl Channel {
     /// (of a promoted connection in its ring), whose window stops the peer.
     ///
     /// A buffer counts until it is dropped. One that is written quietly counts until the kernel has
-    /// taken its bytes, or the channel has copied them because the peer of that write does not
+    /// accepted its bytes, or the channel has copied them because the peer of that write does not
     /// read; [`Self::write`] gives it back with its completion, and it counts until that is
     /// dropped. Buffers that outlive their stream count for nothing; a new stream of the handle
     /// begins with none.
@@ -216,7 +216,7 @@ impl Channel {
     }
 
     /// Writes all of `data`, behind the writes that are queued on the handle. The
-    /// completion means that the kernel has taken all of it, not that the peer has.
+    /// completion means that the kernel has accepted all of it, not that the peer has.
     ///
     /// # Errors
     ///
@@ -225,17 +225,17 @@ impl Channel {
         self.start_write(handle, data.into(), false, Destination::Peer, None)
     }
 
-    /// Writes all of `data`, and says nothing if that succeeds: for answers whose success
-    /// nobody waits for. A failure surfaces as an [`crate::Event::Write`]. Cheaper than
-    /// [`Self::write`] in that the channel need not come back before it sleeps.
+    /// Writes all of `data`, and reports nothing if that succeeds: for answers whose
+    /// success the program does not wait for. A failure is an [`crate::Event::Write`].
+    /// Cheaper than [`Self::write`] in that the channel need not return before it sleeps.
     ///
     /// # Errors
     ///
     /// [`Rejected`] gives the data back; [`SubmitError::QueueFull`], after which an
-    /// [`crate::Event::Writable`] comes, is how a peer that does
-    /// not read shows: what is queued is tried first, and the kernel takes no more. A peer that
-    /// reads, but later than it sends, can meet it too: a server that wants to wait for such a
-    /// one uses [`Self::write`] and reads on when it completes.
+    /// [`crate::Event::Writable`] comes, means that the peer is not reading: what is
+    /// queued was tried first, and the kernel accepts no more. A peer that reads, but
+    /// later than it sends, can cause it too: a server that wants to wait for such a peer
+    /// uses [`Self::write`] and reads on when it completes.
     #[inline]
     pub fn write_quiet(
         &mut self,
@@ -268,7 +268,7 @@ impl Channel {
             self.settle_spill(handle.index);
             written = self.core.write_bytes_to_ring(handle.index, bytes);
             if written > 0 {
-                self.ring_if_wanted(handle.index);
+                self.wake_if_wanted(handle.index);
             }
             if written < bytes.len() {
                 written += self.write_to_slow_reader(handle.index, &bytes[written..]);
@@ -292,7 +292,7 @@ impl Channel {
         };
         match self.write_quiet(handle, data) {
             Ok(()) => Ok(()),
-            // Its first part may be with the peer already: the rest goes out in any case.
+            // The peer may have its beginning already: the rest goes out in any case.
             Err(rejected) if written > 0 => {
                 self.core.queue_over(handle.index, rejected.into_data());
                 Ok(())
@@ -301,7 +301,7 @@ impl Channel {
         }
     }
 
-    /// Writes and shutdowns of the handle that the kernel has not taken whole, those of the batch
+    /// Writes and shutdowns of the handle that the kernel has not accepted whole, those of the batch
     /// included. Right after [`Self::flush`] those are left for which there was no room.
     ///
     /// At 0 other calls on the descriptor, such as sendfile(2), come behind all that was written.
@@ -392,16 +392,17 @@ impl Channel {
         Ok(op)
     }
 
-    /// Queues a write behind those of its handle. A full queue is sent first, so that it is the
-    /// kernel that refuses more, and not a batch that was not handed over yet.
+    /// Queues a write behind those of its handle. A full queue is sent first, so that
+    /// only a full socket refuses more, and not a batch that was not submitted yet.
     fn queue_write(&mut self, index: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
-        // A send that waited for room may have ended, and what is behind it is the next one.
+        // A send that waited for room may have ended; the next turn sends what is behind
+        // it.
         const TURNS: u32 = 2;
         let mut queued = self.core.queue_write(index, kind);
         for _ in 0..TURNS {
             queued = match queued {
                 Err((SubmitError::QueueFull, kind)) if self.fork_mark.is_here() => {
-                    // A refusal shows at the next dispatch, where it is reported.
+                    // The next dispatch reports a refusal.
                     let _ = self.turn(Wait::Flush);
                     self.core.queue_write(index, kind)
                 }
@@ -439,10 +440,10 @@ impl Channel {
             _ => self.queue_write(index, OpKind::Disconnect(how)).map_err(|(reason, _)| reason)?,
         };
         if how != Shutdown::Read
-            && let Some(lane) = self.core.lane(index)
+            && let Some(promoted) = self.core.promoted(index)
         {
-            lane.connection.kernel_sends();
-            self.core.lane_sends_no_more(index);
+            promoted.connection.kernel_sends();
+            self.core.promoted_sends_no_more(index);
         }
         self.flush_if_due();
         Ok(op)
@@ -463,7 +464,7 @@ impl Channel {
     /// [`StaleHandle`].
     pub fn close(&mut self, handle: Handle) -> Result<(), StaleHandle> {
         let index = self.open_here(handle)?;
-        self.end_lane(handle);
+        self.end_promoted(handle);
         self.core.close(index);
         self.flush_if_due();
         Ok(())
@@ -477,13 +478,14 @@ impl Channel {
     pub fn reset(&mut self, handle: Handle) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
         self.engine.reset_on_close(&mut View::of(&mut self.core), index)?;
-        self.forget_lane(handle);
+        self.forget_promoted(handle);
         self.core.finish_close(index);
         self.flush_if_due();
         Ok(())
     }
 
-    /// The index of an open handle; a forked child must not touch a promoted one's words.
+    /// The index of an open handle; a forked child must not touch the words of a promoted
+    /// connection.
     fn open_to_read(&self, handle: Handle) -> Result<u32, StaleHandle> {
         if self.is_promoted(handle) { self.open_here(handle) } else { self.core.open(handle) }
     }
@@ -491,11 +493,11 @@ impl Channel {
     #[inline]
     fn is_promoted(&self, handle: Handle) -> bool {
         let entry = self.core.handles.get(handle.index, handle.generation);
-        entry.is_some_and(|entry| entry.lane.is_some() && entry.state == State::Open)
+        entry.is_some_and(|entry| entry.promoted.is_some() && entry.state == State::Open)
     }
 
-    /// Asks for the end of one operation. Its completion then says ECANCELED, or what
-    /// came first; a write that the kernel has begun to take goes on.
+    /// Cancels one operation. Its completion then has ECANCELED, or the result that came
+    /// first; a write of which the kernel has accepted some bytes goes on.
     ///
     /// # Errors
     ///
@@ -563,8 +565,8 @@ impl Channel {
         Ok(self.core.write_pool.claim(id, 0, 0))
     }
 
-    /// Hands the batch over when it has reached its threshold. A refusal shows at the
-    /// next dispatch, where it is reported.
+    /// Submits the batch when it has reached its threshold. The next dispatch reports a
+    /// refusal.
     #[inline]
     pub(crate) fn flush_if_due(&mut self) {
         if self.core.queued() >= self.core.config.batch_threshold as usize && self.fork_mark.is_here() {

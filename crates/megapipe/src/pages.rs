@@ -1,5 +1,5 @@
-//! The pages on which a channel tells whether it sleeps: one of each monitor that it met, while a
-//! connection lives that this monitor promoted.
+//! The pages on which a channel publishes whether it sleeps: one of each monitor that
+//! promoted a live connection.
 
 use std::collections::HashSet;
 
@@ -9,31 +9,31 @@ use crate::id::Handle;
 
 struct Page {
     page: OwnLoop,
-    /// Connections whose other ends look at it.
+    /// Connections whose peers read it.
     users: HashSet<Handle>,
 }
 
-/// The pages, the present monitor's last.
+/// The pages; the present monitor's is the last.
 #[derive(Default)]
 pub(crate) struct Pages(Vec<Page>);
 
 impl Pages {
-    /// Another monitor's page; what was promoted stays with the earlier ones.
+    /// Adds a new monitor's page; promoted connections keep the pages of earlier ones.
     pub(crate) fn add(&mut self, page: OwnLoop) {
         self.0.retain(|page| !page.users.is_empty());
         self.0.push(Page { page, users: HashSet::new() });
     }
 
-    /// A connection was granted by the present monitor.
-    pub(crate) fn enter(&mut self, handle: Handle) {
+    /// The present monitor granted a connection.
+    pub(crate) fn add_user(&mut self, handle: Handle) {
         if let Some(page) = self.0.last_mut() {
             page.users.insert(handle);
         }
     }
 
-    /// A connection is over, or its grant is not used. A page of an earlier monitor goes with
-    /// its last one.
-    pub(crate) fn leave(&mut self, handle: Handle) {
+    /// A connection has ended, or its grant is not used. The page of an earlier monitor
+    /// is dropped with its last connection.
+    pub(crate) fn remove_user(&mut self, handle: Handle) {
         let Some(place) = self.0.iter_mut().position(|page| page.users.remove(&handle)) else { return };
         if self.0[place].users.is_empty() && place + 1 < self.0.len() {
             self.0.remove(place);
@@ -86,26 +86,26 @@ mod tests {
     #[test]
     fn a_page_goes_with_its_last_connection() {
         let mut pages = Pages::default();
-        pages.enter(handle(9)); // no monitor was met
+        pages.add_user(handle(9)); // no monitor was found
         assert!(!pages.are_used());
         pages.add(page());
-        pages.enter(handle(1));
-        pages.enter(handle(2));
+        pages.add_user(handle(1));
+        pages.add_user(handle(2));
         pages.add(page());
         assert_eq!(pages.count(), 2);
-        // Nobody was promoted by the second one.
+        // The second monitor promoted nothing.
         pages.add(page());
         assert_eq!(pages.count(), 2);
-        pages.enter(handle(3));
-        pages.leave(handle(1));
-        pages.leave(handle(1));
-        pages.leave(handle(7));
+        pages.add_user(handle(3));
+        pages.remove_user(handle(1));
+        pages.remove_user(handle(1));
+        pages.remove_user(handle(7));
         assert_eq!(pages.count(), 2);
         assert_eq!(pages.users().collect::<HashSet<_>>(), HashSet::from([handle(2), handle(3)]));
-        pages.leave(handle(2));
+        pages.remove_user(handle(2));
         assert_eq!(pages.count(), 1);
-        // The present one's page stays.
-        pages.leave(handle(3));
+        // The present monitor's page stays.
+        pages.remove_user(handle(3));
         assert_eq!(pages.count(), 1);
         assert!(!pages.are_used());
     }

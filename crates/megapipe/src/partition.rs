@@ -134,7 +134,7 @@ struct Seat {
     slot: Option<Slot>,
 }
 
-/// A channel's place in a partitioned listener; leaving is dropping it.
+/// A channel's membership in a partitioned listener, until it is dropped.
 pub(crate) struct Member {
     seat: Arc<Seat>,
     key: Vec<u8>,
@@ -151,9 +151,9 @@ fn groups() -> MutexGuard<'static, HashMap<Vec<u8>, Group>> {
 }
 
 impl Member {
-    /// Opens this channel's own listening socket on `listener`'s address. The first member
-    /// shares `listener` itself if that already listens, so that no connection waits where
-    /// nobody accepts.
+    /// Opens this channel's own listening socket on `listener`'s address. The first
+    /// member shares `listener` itself if that already listens: no connection may wait in
+    /// the queue of a socket that nothing accepts from.
     pub(crate) fn join(listener: BorrowedFd<'_>, mask: &CpuSet) -> Result<(OwnedFd, Member), PartitionError> {
         let given = SockRef::from(&listener);
         let address = check(&given)?;
@@ -198,7 +198,8 @@ impl Member {
         steered
     }
 
-    /// What this channel shares with the program that steers to it, where there is one.
+    /// The words that this channel shares with the program that steers to it, where there
+    /// is one.
     pub(crate) fn owner(&self) -> Option<Owner<'_>> {
         Some(self.steering.as_ref()?.owner(self.seat.slot?))
     }
@@ -236,8 +237,8 @@ impl Group {
     fn new() -> Group {
         let steering = Steering::new(SlowPath::OtherMember);
         if let Err(error) = &steering {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| {
                 tracing::warn!(
                     "partitioned listeners steer by CPU alone, also to channels that hang, and connections \
                      in the queue of one that ends are reset: {error}"
@@ -308,7 +309,7 @@ fn check(given: &SockRef<'_>) -> Result<SockAddr, PartitionError> {
 
 /// A socket that listened before it had SO_REUSEPORT gets a group when the next one on its address listens
 /// (`reuseport_add_sock`), which is one that drops the SYNs it may be given: their clients send them again.
-fn bring_into_a_group(given: &SockRef<'_>, address: &SockAddr) -> Result<(), PartitionError> {
+fn form_group(given: &SockRef<'_>, address: &SockAddr) -> Result<(), PartitionError> {
     const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let next = bound_beside(given, address)?;
     next.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
@@ -360,7 +361,7 @@ fn open_member(
     };
     let seat = match enter(group, &fd, shared.then_some(listener), mask) {
         Err(PartitionError::Io(error)) if shared && error.raw_os_error() == Some(libc::EINVAL) => {
-            bring_into_a_group(given, address)?;
+            form_group(given, address)?;
             enter(group, &fd, Some(listener), mask)?
         }
         result => result?,
@@ -383,7 +384,7 @@ fn enter(
     let slot = match &group.steering {
         Some(steering) => match steering.join(fd.as_fd(), mask.iter()) {
             Ok(slot) => Some(slot),
-            // The caller's, and it came by fork from a process that steers to it.
+            // The caller's socket came by fork from a process that steers to it.
             Err(JoinError::Io(error)) if error.raw_os_error() == Some(libc::EBUSY) => None,
             Err(error) => return Err(error.into()),
         },
@@ -444,7 +445,7 @@ mod tests {
         let first = Member::join(socket.as_fd(), &CpuSet::of(0)).unwrap();
         let second = Member::join(socket.as_fd(), &CpuSet::of(1)).unwrap();
         drop((first, second));
-        // One that got its flag by its owner, but too late for a group.
+        // The owner set the flag, but too late for a group.
         let socket = new();
         listening(&socket);
         socket.set_reuse_port(true).unwrap();

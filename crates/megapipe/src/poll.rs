@@ -29,7 +29,7 @@ impl Channel {
     /// writes, say. To change a poll, cancel it and poll anew.
     ///
     /// Nothing is read or written and O_NONBLOCK is not touched. Readiness is of the moment at
-    /// which it was found: who shares the descriptor sets O_NONBLOCK and is content with EAGAIN.
+    /// which it was found: a program that shares the descriptor sets O_NONBLOCK and expects EAGAIN.
     ///
     /// [`Self::cancel`] a poll before its descriptor is closed. Otherwise it may never complete, or
     /// report what another file is ready for that has got the number; and on io_uring, where a poll

@@ -1,4 +1,4 @@
-//! Which connections move to shared memory: offers to the monitor and what comes of them.
+//! Offers connections to the monitor, and promotes those that it grants.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -18,55 +18,58 @@ use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
-use crate::lane::Lane;
 use crate::now::Now;
 use crate::op_list::NO_OP;
 use crate::pages::Pages;
+use crate::promoted::Promoted;
 
 mod hot;
 
-/// Bytes of SO_SNDBUF, below which a connection stays on TCP: the kernel doubles what a program asks for.
+/// Least SO_SNDBUF of a promoted connection, in bytes: the kernel doubles what a program
+/// asks for.
 const SEND_BUFFER_LEAST: usize = 32 << 10;
 
-/// Offers that wait for a monitor, or for it to find room.
+/// Offers that may wait for a monitor, or for room at one.
 const OFFERS_MAX: usize = 4096;
 
-/// Offers made at once: their grants have room with a client that looks for them in between.
+/// Offers of a burst. A client that reads its socket between bursts has room for the
+/// grants.
 const OFFERS_AT_ONCE: u32 = 128;
 
-/// Time between such bursts, and until a monitor that had no room is asked again.
+/// Time between bursts, and before an offer that the monitor had no room for is repeated.
 const OFFER_AGAIN: Duration = Duration::from_millis(5);
 
-/// The same at most, after a monitor has said again and again that it was offered too much.
+/// Longest such time: it doubles each time that the monitor refuses an offer for its
+/// rate.
 const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Promoter {
     client: Client,
     own_loops: Pages,
-    /// Numbers of doorbells: the lowest quarter of those that the process may have (RLIMIT_NOFILE). The others are left to
-    /// connections.
+    /// Doorbells have descriptor numbers below this: the lowest quarter of RLIMIT_NOFILE.
+    /// The others are left to connections.
     doorbells_below: u64,
-    /// Promoted connections that the monitor, a new one, does not know of yet.
+    /// Promoted connections that the present monitor, a new one, has not been sent yet.
     to_register: Vec<Handle>,
-    /// The engine tells when the monitor says something.
+    /// The engine watches the monitor's socket.
     watched: bool,
     other_loops: Vec<OtherLoop>,
     burst: Burst,
-    /// Granted, and waiting for a moment at which nothing is under way.
+    /// Granted, and waiting for a moment without operations under way.
     granted: Vec<Grant>,
     hot: Vec<Handle>,
-    /// Where in `hot` the next look begins.
+    /// Index in `hot` at which the next poll begins.
     cursor: usize,
-    /// When what was quiet was last cooled.
+    /// When quiet connections were last cooled.
     cooled: Instant,
 }
 
-/// How fast offers are made.
+/// Limits the rate of offers.
 struct Burst {
     began: Instant,
     /// Offers left of it.
     left: u32,
-    /// From its beginning to that of the next.
+    /// From its beginning to the beginning of the next.
     pause: Duration,
 }
 
@@ -85,7 +88,7 @@ impl Burst {
         self.began + self.pause
     }
 
-    /// The monitor was offered too much; many answers may say so of one burst.
+    /// The monitor refused an offer for its rate; it may refuse many of one burst.
     fn was_too_much(&mut self) {
         if self.left > 0 {
             *self = Burst { began: Instant::now(), left: 0, pause: OFFER_AGAIN_MAX.min(self.pause * 2) };
@@ -102,19 +105,19 @@ struct Grant {
     doorbells: Option<Doorbells>,
 }
 
-/// The monitor has no room for what is said to it.
+/// The socket to the monitor is full.
 struct Full;
 
-/// What became of a grant that was tried.
+/// The result of an attempt to use a grant.
 enum Tried {
     Adopted,
     Dropped,
-    /// Something of the connection is under way.
+    /// Operations of the connection are under way.
     Later(Grant),
 }
 
 impl Promoter {
-    /// `None` if nothing is to be promoted, or nobody can say so.
+    /// `None` if promotion is off, or its client cannot be made.
     pub(crate) fn new(config: &Config) -> Option<Box<Promoter>> {
         if config.promotion == Promotion::Off {
             return None;
@@ -143,18 +146,18 @@ impl Promoter {
         }
     }
 
-    /// Whether both lie where doorbells may.
+    /// Whether both have descriptor numbers that doorbells may have.
     fn have_room(&self, doorbells: &Doorbells) -> bool {
         [&doorbells.own, &doorbells.peer].iter().all(|fd| (fd.as_raw_fd() as u64) < self.doorbells_below)
     }
 
-    /// The place of a loop among those known.
+    /// The index of a peer's loop in `other_loops`.
     fn place_of(&mut self, other: &Arc<PeerLoop>) -> Option<usize> {
         if let Some(known) = self.other_loops.iter().position(|known| known.is(other)) {
             return Some(known);
         }
         let new = OtherLoop::new(other.clone()).ok()?;
-        // Programs come and go; their places are used again.
+        // Peers come and go: reuse the entries of those that are gone.
         if let Some(free) = self.other_loops.iter().position(OtherLoop::is_forgotten) {
             self.other_loops[free] = new;
             return Some(free);
@@ -175,7 +178,7 @@ fn token(handle: Handle) -> Option<Token> {
 }
 
 impl Core {
-    /// Counts a message of a connection; with the last that is wanted it is to be offered.
+    /// Counts a message of a connection, and queues its offer when it has brought enough.
     #[inline]
     pub(crate) fn count_towards_offer(&mut self, handle: Handle) {
         if let Some(entry) = self.handles.get_mut(handle.index, handle.generation)
@@ -188,13 +191,13 @@ impl Core {
         }
     }
 
-    /// Whether there is anything to offer, to send to a monitor or to read from one.
+    /// Whether there is anything to offer, to send to the monitor or to read from it.
     #[inline]
-    fn has_promotions_to_tend(&self) -> bool {
-        self.tend_at.is_some() || !self.to_offer.is_empty() || self.readable.has(Watch::MONITOR)
+    fn has_promotion_work(&self) -> bool {
+        self.promotion_due.is_some() || !self.to_offer.is_empty() || self.readable.has(Watch::MONITOR)
     }
 
-    /// A connection that is to be promoted takes back the read that the kernel holds.
+    /// Before a promotion: cancels the read that the kernel holds.
     pub(crate) fn pause_reads(&mut self, handle: Handle) {
         let head = self.handles.at(handle.index).map_or(NO_OP, |entry| entry.reads.head);
         let op = self.op_id(head);
@@ -202,14 +205,14 @@ impl Core {
             && entry.started
             && !entry.cancelled
         {
-            // Again if it was: one that ended by itself was started anew.
+            // Possibly again: a read that ended by itself was restarted.
             entry.paused = true;
             self.request(Request::Cancel(op));
         }
     }
 
-    /// Whether the kernel holds nothing of this handle, and nothing that it gave waits to be
-    /// handed out: both streams' places in the kernel are then what it says they are.
+    /// Whether the kernel holds no operation of this handle, and no result waits to be
+    /// delivered: the positions of both streams in the kernel are then final.
     fn is_between_operations(&self, handle: Handle) -> bool {
         let Some(entry) = self.handles.get(handle.index, handle.generation) else { return false };
         entry.in_engine == 0 && self.has_no_writes(handle) && !self.has_results(handle)
@@ -227,18 +230,18 @@ impl Core {
 }
 
 impl Channel {
-    /// A handle that may be promoted as soon as it is connected.
+    /// Offers a connection as soon as it is connected, if so configured.
     pub(crate) fn offer_if_eager(&mut self, handle: Handle) {
         if self.core.config.promotion == Promotion::Eager {
             self.core.to_offer.push(handle);
         }
     }
 
-    /// Offers what is to be offered, and takes up what was granted. Called when nothing is
-    /// left to hand out, and now and then before.
-    pub(crate) fn tend_promotion(&mut self, now: &Now) {
-        if self.core.has_promotions_to_tend() || self.has_grants() {
-            self.tend_promotions(now.get());
+    /// Makes pending offers, and uses grants. Called when there is nothing to deliver,
+    /// and now and then before.
+    pub(crate) fn drive_promotion(&mut self, now: &Now) {
+        if self.core.has_promotion_work() || self.has_grants() {
+            self.drive_promotions(now.get());
         }
     }
 
@@ -247,21 +250,21 @@ impl Channel {
         self.promoter().is_some_and(|promoter| !promoter.granted.is_empty())
     }
 
-    /// The promoter, once a monitor was met: before, it has nothing to look after.
+    /// The promoter, once a monitor was found: before, it has nothing to do.
     #[inline]
     fn promoter(&self) -> Option<&Promoter> {
-        self.promoter.as_deref().filter(|_| self.core.met_monitor)
+        self.promoter.as_deref().filter(|_| self.core.found_monitor)
     }
 
     #[cold]
-    fn tend_promotions(&mut self, now: Instant) {
+    fn drive_promotions(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
         if self.core.readable.take(Watch::MONITOR) {
             promoter.watched = false;
             self.receive(&mut promoter, now);
         }
-        if self.core.tend_at.map_or(!self.core.to_offer.is_empty(), |at| at <= now) {
-            self.speak(&mut promoter, now);
+        if self.core.promotion_due.map_or(!self.core.to_offer.is_empty(), |at| at <= now) {
+            self.send_to_monitor(&mut promoter, now);
         }
         for grant in std::mem::take(&mut promoter.granted) {
             let handle = grant.handle;
@@ -272,7 +275,7 @@ impl Channel {
                     if let Some(token) = token(handle) {
                         promoter.client.withdraw(token);
                     }
-                    promoter.own_loops.leave(handle);
+                    promoter.own_loops.remove_user(handle);
                     self.restart_paused(handle);
                 }
                 Tried::Later(grant) => promoter.granted.push(grant),
@@ -281,18 +284,19 @@ impl Channel {
         self.promoter = Some(promoter);
     }
 
-    /// Says what is to be said to the monitor, and when that is to be tried again.
-    fn speak(&mut self, promoter: &mut Promoter, now: Instant) {
-        self.core.tend_at = None;
+    /// Sends what is pending to the monitor, and sets the time of the next attempt.
+    fn send_to_monitor(&mut self, promoter: &mut Promoter, now: Instant) {
+        self.core.promotion_due = None;
         if let Err(error) = promoter.client.reconnect_due(now) {
             tracing::warn!("connections stay on TCP: {error}");
             self.core.to_offer.clear();
         }
         if promoter.client.fd().is_none() {
-            // These few are offered to the next one, which hears of what is promoted, too.
+            // Keep these few for the next monitor, which is sent the promoted
+            // connections, too.
             self.drop_offers_beyond(OFFERS_MAX);
             let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
-            self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
+            self.core.promotion_due = promoter.client.next_attempt().filter(|_| wanted);
             return;
         }
         self.watch(promoter);
@@ -301,10 +305,10 @@ impl Channel {
             promoter.burst.was_too_much();
         }
         let more = !self.core.to_offer.is_empty() || !promoter.to_register.is_empty();
-        self.core.tend_at = more.then(|| promoter.burst.next());
+        self.core.promotion_due = more.then(|| promoter.burst.next());
     }
 
-    /// Only once for what comes next: each watch more would be one more event.
+    /// Only once until it was read: each further watch would be one more event.
     fn watch(&mut self, promoter: &mut Promoter) {
         if let Some(fd) = promoter.client.fd().filter(|_| !promoter.watched) {
             promoter.watched = self.engine.watch(fd, Watch::MONITOR).is_ok();
@@ -318,14 +322,14 @@ impl Channel {
                 self.core.to_offer.extend_from_slice(&handles[place..]);
                 break;
             }
-            let wanted = self.core.open(handle).is_ok() && self.core.lane(handle.index).is_none();
+            let wanted = self.core.open(handle).is_ok() && self.core.promoted(handle.index).is_none();
             let Some(token) = token(handle).filter(|_| wanted) else { continue };
             let offered = engine::with_descriptor(
                 &mut self.engine,
                 &mut View::of(&mut self.core),
                 handle.index,
                 |fd| {
-                    // The monitor asks for the rest.
+                    // The monitor checks the rest.
                     match sys::tcp::peer(fd) {
                         Some(peer) if sys::tcp::is_local(peer) => Ok(promoter.client.offer(token, fd)),
                         _ => Ok(Err(OfferError::NoMonitor)),
@@ -351,12 +355,12 @@ impl Channel {
         self.core.stats.promotions_refused += more as u64;
     }
 
-    /// Tells a new monitor what earlier ones promoted.
+    /// Registers with a new monitor what earlier ones promoted.
     fn register_promoted(&mut self, promoter: &mut Promoter) -> Result<(), Full> {
         while let Some(handle) = promoter.to_register.pop() {
-            let Some(lane) = self.core.handles.get(handle.index, handle.generation) else { continue };
-            let Some(lane) = lane.lane.as_deref() else { continue };
-            let Some(peer_loop) = promoter.other_loops.get(lane.other_loop).map(OtherLoop::id) else {
+            let Some(entry) = self.core.handles.get(handle.index, handle.generation) else { continue };
+            let Some(promoted) = entry.promoted.as_deref() else { continue };
+            let Some(peer_loop) = promoter.other_loops.get(promoted.other_loop).map(OtherLoop::id) else {
                 continue;
             };
             let cookie = engine::with_descriptor(
@@ -378,15 +382,15 @@ impl Channel {
         loop {
             match promoter.client.receive() {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => {
-                    self.core.met_monitor = true;
+                    self.core.found_monitor = true;
                     match OwnLoop::new(loop_page) {
                         Ok(own) => {
                             promoter.own_loops.add(own);
                             promoter.to_register = promoter.own_loops.users().collect();
                             if !promoter.to_register.is_empty() {
-                                self.core.tend_at = Some(now);
+                                self.core.promotion_due = Some(now);
                             }
-                            tracing::debug!(pages = promoter.own_loops.count(), "a monitor was met");
+                            tracing::debug!(pages = promoter.own_loops.count(), "connected to a monitor");
                         }
                         Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                     }
@@ -396,7 +400,7 @@ impl Channel {
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
                             promoter.burst.pause = OFFER_AGAIN;
-                            promoter.own_loops.enter(handle);
+                            promoter.own_loops.add_user(handle);
                             let doorbells = doorbells.filter(|both| promoter.have_room(both));
                             let grant = Grant { handle, own, peer, other_loop, peer_loop, doorbells };
                             promoter.granted.push(grant);
@@ -405,23 +409,24 @@ impl Channel {
                     }
                 }
                 Ok(Some(Answer::Refused { token, reason: Reason::NoMonitor })) => {
-                    // For the next monitor, which is searched once this one has ended.
+                    // For the next monitor: the client connects to it once this one has
+                    // ended.
                     self.core.to_offer.push(Handle::from_bits(token.get()));
                 }
                 Ok(Some(Answer::Refused { token, reason: Reason::Rate })) => {
                     promoter.burst.was_too_much();
                     self.core.to_offer.push(Handle::from_bits(token.get()));
-                    self.core.tend_at.get_or_insert(promoter.burst.next());
+                    self.core.promotion_due.get_or_insert(promoter.burst.next());
                 }
                 Ok(Some(Answer::Refused { token, reason })) => {
                     self.core.stats.promotions_refused += 1;
                     tracing::debug!(token = token.get(), "a connection stays on TCP: {reason}");
                 }
                 Ok(Some(Answer::Peer { token, user })) => {
-                    tracing::debug!(token = token.get(), user, "nobody has offered the other end so far");
+                    tracing::debug!(token = token.get(), user, "the peer has not been offered so far");
                 }
                 Ok(Some(Answer::Declined { token, reason })) => {
-                    tracing::debug!(token = token.get(), %reason, "the program at the other end declines");
+                    tracing::debug!(token = token.get(), %reason, "the peer declines");
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -431,7 +436,7 @@ impl Channel {
                         .to_offer
                         .extend(error.unanswered.iter().map(|token| Handle::from_bits(token.get())));
                     let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
-                    self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
+                    self.core.promotion_due = promoter.client.next_attempt().filter(|_| wanted);
                     return;
                 }
             }
@@ -444,19 +449,21 @@ impl Channel {
         let Some(entry) = self.core.handles.get(handle.index, handle.generation) else {
             return Tried::Dropped;
         };
-        if entry.state != State::Open || entry.lane.is_some() {
+        if entry.state != State::Open || entry.promoted.is_some() {
             return Tried::Dropped;
         }
         if matches!(entry.write_state, WriteState::Fresh | WriteState::Requested) {
-            // Who always writes before it dispatches would never be between operations. A
-            // refused batch shows again at the next dispatch.
+            // Flush first: a program that always writes before dispatching would
+            // otherwise never be between operations. The next dispatch reports a refused
+            // batch.
             let _ = self.turn(Wait::Flush);
         }
         if !self.core.is_between_operations(handle) {
-            // Two ends that did not read until all was written would wait for each other.
+            // Reads are paused only without queued writes: two endpoints that both
+            // stopped reading until all was written would wait for each other.
             if self.core.has_no_writes(handle) {
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
-                    entry.taking_up = true;
+                    entry.being_promoted = true;
                 }
                 self.core.pause_reads(handle);
             } else {
@@ -467,15 +474,16 @@ impl Channel {
         let positions =
             engine::with_descriptor(&mut self.engine, &mut View::of(&mut self.core), handle.index, |fd| {
                 let socket = socket2::SockRef::from(&fd);
-                // What was read is there until it is acknowledged: no room would be left for a bell.
+                // Read bytes occupy the send buffer until they are acknowledged: a
+                // wake-up would find no room.
                 if socket.send_buffer_size()? < SEND_BUFFER_LEAST {
                     return Ok(None);
                 }
-                // A bell that waited for an acknowledgement would be no bell.
+                // A wake-up must not wait for an acknowledgement.
                 socket.set_tcp_nodelay(true)?;
                 sys::tcp::positions(fd)
             });
-        // Making the descriptor may have brought results.
+        // Making the descriptor may have led to results.
         if !self.core.is_between_operations(handle) {
             return Tried::Later(grant);
         }
@@ -493,12 +501,12 @@ impl Channel {
                 let view = &mut View::of(&mut self.core);
                 let doorbells = doorbells
                     .filter(|both| self.engine.watch_doorbell(view, both.own.as_fd(), handle).is_ok());
-                let lane = Lane::new(connection, other_loop, peer_loop, doorbells);
+                let promoted = Promoted::new(connection, other_loop, peer_loop, doorbells);
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
-                    entry.taking_up = false;
-                    entry.lane = Some(Box::new(lane));
+                    entry.being_promoted = false;
+                    entry.promoted = Some(Box::new(promoted));
                 }
-                self.core.tend_lane(handle.index);
+                self.core.arrange_reads(handle.index);
                 promoter.take_heated(&mut self.core);
                 Tried::Adopted
             }
@@ -509,11 +517,11 @@ impl Channel {
         }
     }
 
-    /// A read that was paused for a promotion that did not come.
+    /// Restarts a read that was paused for a promotion that failed.
     fn restart_paused(&mut self, handle: Handle) {
         let Some(entry) = self.core.handles.get_mut(handle.index, handle.generation) else { return };
         let head = entry.reads.head;
-        entry.taking_up = false;
+        entry.being_promoted = false;
         if self.core.has_results(handle) {
             return;
         }
@@ -525,35 +533,35 @@ impl Channel {
         }
     }
 
-    /// After a write to the ring of a promoted connection: rings if its reader sleeps.
+    /// After a write to the ring: wakes the peer if it sleeps.
     #[inline]
-    pub(crate) fn ring_if_wanted(&mut self, handle: u32) {
+    pub(crate) fn wake_if_wanted(&mut self, handle: u32) {
         let Some(promoter) = self.promoter.as_mut() else { return };
-        let Some(lane) = self.core.lane(handle) else { return };
-        if !lane.hot {
-            // No sleep comes upon it to do so.
-            lane.connection.publish_counts();
+        let Some(promoted) = self.core.promoted(handle) else { return };
+        if !promoted.hot {
+            // Only hot connections have them published before the channel sleeps.
+            promoted.connection.publish_counts();
         }
-        if lane.bell_under_way.is_some() {
+        if promoted.wake_up_under_way.is_some() {
             return;
         }
-        let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
-        let wake_up = lane.connection.wants_wake_up_by(other, lane.doorbells.is_some());
+        let Some(other) = promoter.other_loops.get_mut(promoted.other_loop) else { return };
+        let wake_up = promoted.connection.wants_wake_up_by(other, promoted.doorbells.is_some());
         self.core.spin.wrote(wake_up.is_some());
         match wake_up {
-            Some(by) => self.core.queue_bell(handle, by),
-            None => self.core.answer_if_left(handle),
+            Some(by) => self.core.queue_wake_up(handle, by),
+            None => self.core.answer_if_demoted(handle),
         }
     }
 
-    /// A promoted connection is closed: its monitor need not count it any more.
-    pub(crate) fn forget_lane(&mut self, handle: Handle) {
-        if let Some(lane) = self.core.lane(handle.index) {
-            lane.connection.reads_no_more(true);
+    /// A promoted connection is closed: withdraws it at the monitor.
+    pub(crate) fn forget_promoted(&mut self, handle: Handle) {
+        if let Some(promoted) = self.core.promoted(handle.index) {
+            promoted.connection.reads_no_more(true);
         }
         if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
             promoter.client.withdraw(token);
-            promoter.own_loops.leave(handle);
+            promoter.own_loops.remove_user(handle);
         }
     }
 }

@@ -78,9 +78,9 @@ impl Core {
         }
         self.full_streams -= 1;
         let Some(entry) = self.handles.at(handle) else { return };
-        if entry.lane.is_some() {
-            self.tend_lane(handle);
-        } else if !entry.taking_up && !cancelled {
+        if entry.promoted.is_some() {
+            self.arrange_reads(handle);
+        } else if !entry.being_promoted && !cancelled {
             // A full stream is the first of its handle's reads, as it has read.
             self.start_read_in_turn(id);
         }

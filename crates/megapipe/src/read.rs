@@ -14,15 +14,15 @@ impl Core {
     pub(crate) fn queue_read(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
         let op = self.add_op(handle, kind)?;
         if self.handles.at(handle).is_some_and(|entry| entry.shape.is_listener()) {
-            // recv(2) says so at once for TCP; a poll would wait for ever.
+            // recv(2) fails at once for TCP; a poll would wait for ever.
             self.done.push_back(Done::plain(op, -libc::ENOTCONN));
             return Ok(op);
         }
         let first = self.push_read(handle, op.index);
         let entry = self.handles.at(handle);
-        if entry.is_some_and(|entry| entry.lane.is_some()) {
-            self.tend_lane(handle);
-        } else if first && !entry.is_some_and(|entry| entry.taking_up) {
+        if entry.is_some_and(|entry| entry.promoted.is_some()) {
+            self.arrange_reads(handle);
+        } else if first && !entry.is_some_and(|entry| entry.being_promoted) {
             self.start_read_in_turn(op);
         }
         Ok(op)
@@ -40,8 +40,8 @@ impl Core {
             return None;
         }
         let entry = self.handles.at(handle)?;
-        if entry.lane.is_some() {
-            return self.settle_lane(handle, done);
+        if entry.promoted.is_some() {
+            return self.settle_promoted(handle, done);
         }
         if done.result > 0 {
             self.count_towards_offer(self.name_of(handle));
@@ -51,7 +51,7 @@ impl Core {
             && std::mem::take(&mut op.paused)
             && !op.cancelled
         {
-            if self.handles.at(handle).is_some_and(|entry| !entry.taking_up) {
+            if self.handles.at(handle).is_some_and(|entry| !entry.being_promoted) {
                 self.start_read_in_turn(done.op);
             }
             return None;
@@ -63,11 +63,11 @@ impl Core {
             }
             buffer
         });
-        // A connection of packets ends as a stream does (recv(2)): what an engine filled in
-        // is the empty header.
+        // A connection of packets ends as a stream does (recv(2)): the engine then filled
+        // in the empty header only.
         let end = shape == (Shape::Datagram { connected: true })
             && buffer.take_if(|buffer| buffer.is_empty()).is_some();
-        let taken = if end { 0 } else { done.result };
+        let count = if end { 0 } else { done.result };
         if let Some(buffer) = &mut buffer {
             self.count_buffer(done.op, buffer);
         }
@@ -75,12 +75,12 @@ impl Core {
         let cancelled = op.cancelled;
         match &mut op.kind {
             OpKind::ReadStream { once, quota, .. } => {
-                // Only the end of a stream ends the reading; an engine may stop for
-                // reasons of its own (a full completion queue, one buffer after dryness). An
-                // empty datagram is no end: its header counts, nor is io_uring's 0 for an
+                // Only end of stream ends the reading; an engine may stop for reasons of
+                // its own (a full completion queue, one buffer after dryness). An empty
+                // datagram does not: its header counts. Nor does io_uring's 0 for an
                 // empty datagram that found no free buffer for its sender.
                 let goes_on =
-                    taken > 0 || done.result == 0 && shape == (Shape::Datagram { connected: false });
+                    count > 0 || done.result == 0 && shape == (Shape::Datagram { connected: false });
                 if ended && goes_on {
                     *once = quota.is_some();
                     if cancelled {
@@ -93,12 +93,12 @@ impl Core {
                 }
                 let len = buffer.as_ref().map_or(0, |buffer| buffer.len());
                 let data = buffer.map_or(ReadData::None, ReadData::Buffer);
-                Some(Event::Read { result: outcome(taken).map(|_| len), data, more: goes_on })
+                Some(Event::Read { result: outcome(count).map(|_| len), data, more: goes_on })
             }
             OpKind::Read { data, .. } => {
                 let mut data = std::mem::take(data);
                 self.end_read(handle, done.op);
-                let mut result = outcome(taken);
+                let mut result = outcome(count);
                 if let Some(buffer) = buffer {
                     result = result.map(|_| buffer.len());
                     data = ReadData::Buffer(buffer);
@@ -118,23 +118,24 @@ impl Core {
         self.unlink(handle, op.index, |entry| &mut entry.reads);
         self.remove_read(op.index);
         let Some(entry) = self.handles.at(handle) else { return };
-        if entry.lane.is_some() {
-            return self.tend_lane(handle);
+        if entry.promoted.is_some() {
+            return self.arrange_reads(handle);
         }
-        if !first || entry.taking_up {
-            // The first is under way, or done and not handed out; or waits for its promotion.
+        if !first || entry.being_promoted {
+            // The first is under way, or done and not delivered; or waits for its
+            // promotion.
             return;
         }
         let next = entry.reads.head;
-        // A cancelled one only waits for its end to be handed out.
+        // A cancelled one only waits for its completion to be delivered.
         if matches!(self.ops.at(next), Some(Op { started: false, cancelled: false, .. })) {
             self.start_read_in_turn(self.op_id(next));
         }
     }
 
-    /// Starts a read; one that needs a buffer of a dry pool stands in line behind those that
-    /// wait for one already, and a stream of which the program holds enough is started when it
-    /// drops a buffer.
+    /// Starts a read. One that needs a buffer of a dry pool waits behind the starved
+    /// reads; a stream of which the program holds enough buffers is started when it drops
+    /// one.
     #[inline]
     pub(crate) fn start_read_in_turn(&mut self, op: OpId) {
         if self.op(op).is_some_and(Op::is_full) {
@@ -154,12 +155,12 @@ impl Core {
         }
     }
 
-    /// Before a sleep: says once for the process that no read can go on until the program drops
-    /// buffers. What waits to be sent or to be handed out holds none here.
+    /// Before a sleep: logs once for the process that no read can go on until the program
+    /// drops buffers. Bytes that wait to be sent or delivered hold none here.
     #[inline]
     pub(crate) fn note_hoarded_pool(&self) {
         if !self.starved.is_empty() && self.queued() == 0 && self.done.is_empty() && !self.can_feed_more() {
-            say_hoarded(self.read_pool.count());
+            warn_hoarded(self.read_pool.count());
         }
     }
 
@@ -170,7 +171,7 @@ impl Core {
     }
 
     /// Starts as many starved reads as there are free buffers, oldest first, each for one
-    /// buffer: nobody gets a second before all got one, and a dry pool costs no turns.
+    /// buffer: none gets a second before all got one, and a dry pool costs no turns.
     pub(crate) fn feed_starved(&mut self) {
         let mut free = (self.read_pool.free_count() + self.buffers_stocked).saturating_sub(self.fed);
         while free > 0 {
@@ -183,10 +184,10 @@ impl Core {
             if entry.started || entry.cancelled || entry.is_full() {
                 continue;
             }
-            // Promoted since it began to wait: its bytes come another way.
+            // Promoted since it began to wait: its bytes come through the ring.
             let (index, watch) =
                 (entry.handle.index, matches!(entry.kind, OpKind::ReadStream { watch: true, .. }));
-            if !watch && self.handles.at(index).is_some_and(|entry| entry.lane.is_some()) {
+            if !watch && self.handles.at(index).is_some_and(|entry| entry.promoted.is_some()) {
                 continue;
             }
             let Some(entry) = self.op_mut(op) else { continue };
@@ -201,9 +202,9 @@ impl Core {
 }
 
 #[cold]
-fn say_hoarded(buffers: u16) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
+fn warn_hoarded(buffers: u16) {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| {
         tracing::warn!(
             "reads wait: the program keeps all {buffers} buffers of a channel's pool; copy what is kept and drop \
              the buffers, bound what a stream keeps (read_stream_with_quota), or raise read_buffers"

@@ -1,4 +1,4 @@
-//! What descriptors are ready for, and what a poll asks.
+//! Readiness of descriptors, as polls ask for and report it.
 
 use std::fmt;
 use std::ops::BitOr;

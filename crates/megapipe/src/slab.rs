@@ -56,8 +56,8 @@ impl<T> Slab<T> {
         Ok(self.insert_over(value))
     }
 
-    /// Puts `value` in an entry even if the bound is reached: for what the kernel has begun
-    /// and nobody can refuse any more.
+    /// Puts `value` in an entry even if the bound is reached: for operations that the
+    /// kernel has begun, which cannot be refused any more.
     #[inline]
     pub(crate) fn insert_over(&mut self, value: T) -> (u32, u32) {
         if self.free == NO_INDEX {

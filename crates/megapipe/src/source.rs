@@ -1,4 +1,4 @@
-//! What can be registered, and what it turns out to be.
+//! Files that can be registered, and how they behave.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,8 +34,8 @@ impl From<LwSocket> for Source {
 pub(crate) enum Shape {
     /// Connected byte stream, or a socket that will be one: TCP, UNIX.
     Stream { tcp: bool },
-    /// A socket that listened when it came: gives connections, of packets or bytes, and has
-    /// nothing to read.
+    /// A socket that listened when it was registered: gives connections, of packets or
+    /// bytes, and has nothing to read.
     Listener { packets: bool, tcp: bool },
     /// UDP, UNIX datagram and seqpacket sockets: message boundaries are kept. On those
     /// with a connection (seqpacket) no bytes are its end.

@@ -1,4 +1,4 @@
-//! How a channel looks for completions before it sleeps, as [`promote::policy`] has it.
+//! How a channel polls for completions before it sleeps, following [`promote::policy`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,13 +17,13 @@ const CROWD: u32 = 32;
 /// whose it is.
 static SPINNING: AtomicU64 = AtomicU64::new(0);
 const OWNER: u64 = 0xffff_ffff << 32;
-/// How many may: the CPUs of all threads that have made channels.
+/// How many may spin: the CPUs of all threads that have made channels.
 static CPUS: AtomicU32 = AtomicU32::new(1);
 
 pub(crate) struct Spinner {
     mode: Spin,
     policy: Policy,
-    /// The other ends of the rings that took writes since the last wait.
+    /// The peers to whose rings this channel wrote since the last wait.
     peer: Peer,
     /// Begin and end of the last sleep, on CLOCK_MONOTONIC, until its wake-up was measured.
     sleep: Option<(u64, u64)>,
@@ -55,8 +55,8 @@ impl Spinner {
         }
     }
 
-    /// A wait of a channel with so many handles begins, for so long at most. `None`: it sleeps
-    /// at once.
+    /// A wait of a channel with this many handles begins, for at most `limit`. `None`: it
+    /// sleeps at once.
     #[inline]
     pub(crate) fn begin(&mut self, handles: u32, rings: bool, limit: Option<Duration>) -> Option<Spinning> {
         let spin = self.spin(handles, rings)?;
@@ -64,8 +64,8 @@ impl Spinner {
         Spinning::begin(self.process, spin.ends_by(deadline))
     }
 
-    /// Looking at rings costs no system call, and it is what promotion is for: the crowd of handles
-    /// does not matter then.
+    /// Polling rings costs no system call, and is what promotion is for: spin whatever
+    /// the number of handles.
     #[inline]
     fn spin(&mut self, handles: u32, rings: bool) -> Option<policy::Spin> {
         let peer = std::mem::take(&mut self.peer);
@@ -75,8 +75,8 @@ impl Spinner {
             Spin::Auto if !rings && handles > CROWD => None,
             Spin::Auto => {
                 if std::mem::take(&mut self.accepted) {
-                    // Where connections come and go, many clients that know nothing of each other
-                    // make the load: an answer given sooner brings no request sooner (ADR 7).
+                    // Where connections come and go, independent clients make the load:
+                    // an answer given sooner brings no request sooner (ADR 7).
                     self.policy.pause();
                 }
                 self.policy.begin(now(), peer)
@@ -84,9 +84,9 @@ impl Spinner {
         }
     }
 
-    /// After looks that found nothing: true if the spin goes on. Yields the core first, where another
-    /// thread may want it. If one did, a channel without rings sleeps: a call that returns what came
-    /// meanwhile costs no more than a look.
+    /// After polls that found nothing: true if the spin goes on. Yields the core first,
+    /// where another thread may want it. If one did, a channel without rings sleeps: a
+    /// sleep that returns at once with what came meanwhile costs no more than a poll.
     pub(crate) fn goes_on(&mut self, Spinning(spin): &mut Spinning, rings: bool) -> bool {
         let mut at = now();
         let next = spin.next(at);
@@ -108,13 +108,14 @@ impl Spinner {
         self.policy.found(spin, now());
     }
 
-    /// So did the first looks, before the wait that [`Self::is_on`] spoke of had begun.
+    /// The first polls found something, before the wait that [`Self::is_on`] allowed had
+    /// begun.
     #[inline]
     pub(crate) fn found_at_once(&mut self) {
         self.policy.found_at_once(std::mem::take(&mut self.peer));
     }
 
-    /// A ring took a write, whose reader slept or did not.
+    /// A write went into a ring, whose reader slept or did not.
     #[inline]
     pub(crate) fn wrote(&mut self, peer_slept: bool) {
         self.peer = self.peer.sent(peer_slept);
@@ -126,7 +127,7 @@ impl Spinner {
         self.accepted = true;
     }
 
-    /// A sleep is over that began at this time of CLOCK_MONOTONIC, in nanoseconds.
+    /// A sleep has ended that began at this time of CLOCK_MONOTONIC, in nanoseconds.
     pub(crate) fn slept(&mut self, began: u64) {
         self.sleep = Some((began, sys::clock::monotonic()));
     }
@@ -168,7 +169,8 @@ fn now() -> Duration {
     Duration::from_nanos(sys::clock::monotonic())
 }
 
-/// This thread makes a channel. Servers pin theirs, so that none may use all CPUs of the process.
+/// Counts the CPUs of this thread, which makes a channel. Servers pin their threads, so
+/// that none may use all CPUs of the process.
 fn count_cpus() {
     static SEEN: [AtomicU64; CpuSet::MAX_CPU / 64] = [const { AtomicU64::new(0) }; CpuSet::MAX_CPU / 64];
     let Ok(own) = rustix::thread::sched_getaffinity(None) else { return };

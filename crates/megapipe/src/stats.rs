@@ -6,7 +6,8 @@
 pub struct Stats {
     /// Completions handed out.
     pub completions: u64,
-    /// Times the engine was asked to submit, wait and fetch; looks while spinning do not count.
+    /// Times the engine was asked to submit, wait and fetch; polls while spinning do not
+    /// count.
     pub turns: u64,
     /// System calls the engine made on the data path.
     pub system_calls: u64,
@@ -18,7 +19,7 @@ pub struct Stats {
     pub close_timeouts: u64,
     /// Connections that were promoted to shared memory.
     pub promoted: u64,
-    /// Offers of a connection that were refused, or came to nothing.
+    /// Offers of a connection that were refused, or did not lead to a promotion.
     pub promotions_refused: u64,
     /// Reads that were served from shared memory.
     pub ring_reads: u64,
@@ -36,8 +37,8 @@ pub struct Stats {
     pub packets_sent: u64,
     /// Segments that came to a stack and belonged to none of its connections or listeners.
     pub segments_unowned: u64,
-    /// Packets that a stack did not know and handed to another one on the same device: ICMP errors,
-    /// above all.
+    /// Packets of no connection of a stack, handed to another one on the same device:
+    /// ICMP errors, above all.
     pub foreign_sent: u64,
     /// Packets that other stacks handed over.
     pub foreign_received: u64,

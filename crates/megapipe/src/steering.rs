@@ -1,11 +1,11 @@
-//! What the steering of a partitioned listener learns from its channel: whether that waits, and how
+//! Publishes to the steering of a partitioned listener whether its channel waits, and how
 //! many connections it has accepted.
 
 use crate::accept::AcceptAs;
 use crate::core::{Core, Op, OpKind};
 use crate::partition::Member;
 
-/// This channel's place in a partitioned listener.
+/// This channel's membership in a partitioned listener.
 pub(crate) struct Partitioned {
     /// The index of its handle.
     pub(crate) listener: u32,
@@ -23,7 +23,7 @@ impl Core {
         self.partitioned.retain(|partitioned| partitioned.listener != listener);
     }
 
-    /// The listener's accept took a connection that was steered to it.
+    /// The listener's accept returned a connection that was steered to it.
     #[inline]
     pub(crate) fn count_accepted(&self, listener: u32) {
         for partitioned in &self.partitioned {
@@ -35,7 +35,7 @@ impl Core {
         }
     }
 
-    /// Whether an accept of the listener would take a connection now.
+    /// Whether an accept of the listener would return a connection now.
     fn can_accept(&self, listener: u32) -> bool {
         let first = self.handles.at(listener).and_then(|entry| self.ops.at(entry.reads.head));
         let Some(Op { cancelled: false, kind: OpKind::Accept(state), .. }) = first else { return false };
@@ -44,10 +44,10 @@ impl Core {
             && !(state.kind == AcceptAs::LwSocket && self.lwsockets_left(false) == 0)
     }
 
-    /// Before a wait, with everything handed out that was fetched: connections may come to the
-    /// channel's partitioned listeners.
+    /// Before a wait, with every fetched completion delivered: connections may come to
+    /// the channel's partitioned listeners.
     #[inline]
-    pub(crate) fn say_that_it_waits(&self) {
+    pub(crate) fn mark_waiting(&self) {
         for Partitioned { listener, member } in &self.partitioned {
             match member.owner() {
                 Some(owner) if self.can_accept(*listener) => {
@@ -62,7 +62,7 @@ impl Core {
 
     /// After a wait.
     #[inline]
-    pub(crate) fn say_that_it_is_away(&self) {
+    pub(crate) fn mark_away(&self) {
         if !self.partitioned.is_empty() {
             let since = sys::clock::monotonic();
             let owners = self.partitioned.iter().filter_map(|partitioned| partitioned.member.owner());

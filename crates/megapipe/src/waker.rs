@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wakes the channel it came from; may be cloned and sent to any thread. Wakes between
-/// two dispatches are one: the flag keeps all but the first from a system call.
+/// two dispatches are one: the flag saves all but the first a system call.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -21,7 +21,7 @@ struct Shared {
     eventfd: OwnedFd,
 }
 
-/// Set by wakers, cleared by the channel before it looks at what woke it.
+/// Set by wakers, cleared by the channel before it checks what woke it.
 #[derive(Debug)]
 struct Flag {
     raised: AtomicBool,
@@ -32,18 +32,18 @@ impl Flag {
         Flag { raised: AtomicBool::new(false) }
     }
 
-    /// Raises the flag; calls `ring` if it was down.
-    fn raise(&self, ring: impl FnOnce()) {
+    /// Raises the flag; calls `signal` if it was down.
+    fn raise(&self, signal: impl FnOnce()) {
         // WAKE-PAIR: release our writes to the channel that clears the flag.
         if !self.raised.swap(true, Ordering::AcqRel) {
-            ring();
+            signal();
         }
     }
 
-    /// Calls `silence`, then lowers the flag, in this order, so that a wake in between is
-    /// seen by the event that is about to be handed out.
-    fn lower(&self, silence: impl FnOnce()) -> bool {
-        silence();
+    /// Calls `clear`, then lowers the flag, in this order, so that a wake in between is
+    /// seen by the event that is about to be delivered.
+    fn lower(&self, clear: impl FnOnce()) -> bool {
+        clear();
         // WAKE-PAIR: acquire what was written before the wake.
         self.raised.swap(false, Ordering::AcqRel)
     }
@@ -56,7 +56,8 @@ impl Waker {
     }
 
     /// Makes the channel's dispatch return an [`crate::Event::Wake`], now or at its next
-    /// call. What was written before `wake` is visible to whoever handles that event.
+    /// call. What was written before `wake` is visible to the code that handles that
+    /// event.
     pub fn wake(&self) {
         self.shared.flag.raise(|| sys::eventfd::raise(self.shared.eventfd.as_fd()));
     }
@@ -65,7 +66,7 @@ impl Waker {
         self.shared.eventfd.as_fd()
     }
 
-    /// The channel's side: empties the eventfd and the flag; whether a wake came.
+    /// Empties the eventfd and lowers the flag; true if a wake came.
     pub(crate) fn lower(&self) -> bool {
         self.shared.flag.lower(|| sys::eventfd::drain(self.shared.eventfd.as_fd()))
     }
@@ -80,46 +81,47 @@ mod loom_tests {
 
     use super::*;
 
-    /// An eventfd with somebody asleep on it.
-    struct Bell {
-        rung: Mutex<bool>,
+    /// An eventfd, with a thread that waits for it.
+    struct Event {
+        signalled: Mutex<bool>,
         changed: Condvar,
     }
 
     #[test]
     fn every_wake_is_seen_after_what_it_announces() {
         let mut model = loom::model::Builder::new();
-        // All interleavings take a minute; three switches find what there is to find.
+        // All interleavings take a minute; three switches find every known failure.
         model.preemption_bound = Some(3);
         model.check(|| {
             let flag = loom::sync::Arc::new(Flag::new());
-            let bell = loom::sync::Arc::new(Bell { rung: Mutex::new(false), changed: Condvar::new() });
+            let event = loom::sync::Arc::new(Event { signalled: Mutex::new(false), changed: Condvar::new() });
             let posted = loom::sync::Arc::new(AtomicUsize::new(0));
-            // The second wake of one shows whether the flag was left up in silence.
+            // The second wake of one thread finds a flag that was left raised without an
+            // event.
             let wakers: Vec<_> = [1, 2]
                 .into_iter()
                 .map(|wakes| {
-                    let (flag, bell, posted) = (flag.clone(), bell.clone(), posted.clone());
+                    let (flag, event, posted) = (flag.clone(), event.clone(), posted.clone());
                     thread::spawn(move || {
                         for _ in 0..wakes {
                             posted.fetch_add(1, Ordering::Relaxed);
                             flag.raise(|| {
-                                *bell.rung.lock().unwrap() = true;
-                                bell.changed.notify_one();
+                                *event.signalled.lock().unwrap() = true;
+                                event.changed.notify_one();
                             });
                         }
                     })
                 })
                 .collect();
-            // A lost wake leaves this asleep for ever, which loom reports.
+            // A lost wake lets this wait for ever, which loom reports.
             let mut seen = 0;
             while seen < 3 {
-                let mut rung = bell.rung.lock().unwrap();
-                while !*rung {
-                    rung = bell.changed.wait(rung).unwrap();
+                let mut signalled = event.signalled.lock().unwrap();
+                while !*signalled {
+                    signalled = event.changed.wait(signalled).unwrap();
                 }
-                drop(rung);
-                if flag.lower(|| *bell.rung.lock().unwrap() = false) {
+                drop(signalled);
+                if flag.lower(|| *event.signalled.lock().unwrap() = false) {
                     seen = posted.load(Ordering::Relaxed);
                 }
             }

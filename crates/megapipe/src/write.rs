@@ -51,15 +51,15 @@ impl Destination {
     }
 }
 
-/// A quiet write that stands in no queue; see [`Core::fresh`].
+/// A quiet write that is in no queue; see [`Core::fresh`].
 pub(crate) struct Fresh {
     pub(crate) handle: u32,
     pub(crate) data: WriteData,
-    /// It wakes the other end of a promoted connection, and is no write of its user's.
-    pub(crate) bell: bool,
+    /// A wake-up of a promoted connection's peer, and not a write of the program.
+    pub(crate) wake_up: bool,
 }
 
-/// What the engine is to do next for a handle's write queue.
+/// The engine's next step for a handle's write queue.
 pub(crate) enum NextWrites {
     /// Nothing is queued any more.
     Nothing,
@@ -81,7 +81,7 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else {
             return Err((SubmitError::StaleHandle, kind));
         };
-        // First: whoever is promised that room in the queue will be told keeps the promise.
+        // Before any room is promised: a full table of operations refuses the write.
         if self.ops.is_full() {
             return Err((SubmitError::OperationsFull, kind));
         }
@@ -122,7 +122,7 @@ impl Core {
                     && !data.part().is_empty() =>
             {
                 entry.write_state = WriteState::Fresh;
-                self.fresh.push_back(Fresh { handle: handle.index, data, bell: false });
+                self.fresh.push_back(Fresh { handle: handle.index, data, wake_up: false });
                 Ok(())
             }
             _ => Err(data),
@@ -132,10 +132,10 @@ impl Core {
     /// A second write comes before the fresh send has left: both go out as one, from the
     /// queue.
     pub(crate) fn queue_behind_all(&mut self, handle: u32) {
-        let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle && !fresh.bell) else {
+        let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle && !fresh.wake_up) else {
             return;
         };
-        // Not by swapping: bells of this handle stay before it.
+        // Not by swapping: wake-ups of this handle stay before it.
         let Some(Fresh { data, .. }) = self.fresh.remove(place) else { return };
         self.queue_as_first(handle, data);
         if let Some(entry) = self.handles.at_mut(handle) {
@@ -162,8 +162,9 @@ impl Core {
         }
     }
 
-    /// The engine tells what a fresh send came to; see [`Core::settle_writes`]. One that
-    /// was not taken as a whole becomes an operation at the head of its queue.
+    /// The engine reports the result of a fresh send; see [`Core::settle_writes`]. One
+    /// that the kernel did not accept as a whole becomes an operation at the head of its
+    /// queue.
     #[inline]
     pub(crate) fn settle_fresh(&mut self, handle: u32, data: WriteData, result: i32, blocked: bool) {
         if result < 0 || result as usize != data.part().len() {
@@ -172,8 +173,8 @@ impl Core {
         }
         let Some(entry) = self.handles.at_mut(handle) else { return };
         entry.write_state = WriteState::Idle;
-        if entry.lane.is_some() {
-            self.lane_kernel_took(handle, result);
+        if entry.promoted.is_some() {
+            self.promoted_kernel_accepted(handle, result);
         }
         let Some(entry) = self.handles.at_mut(handle) else { return };
         if entry.writes.head != NO_OP {
@@ -199,15 +200,15 @@ impl Core {
         }
     }
 
-    /// For the engine, at a `Request::Writes`: what to send. The queue is in the engine's
-    /// hands until `settle_writes` (or the disconnect's `Done`).
+    /// For the engine, at a `Request::Writes`: what to send. The engine has the queue
+    /// until `settle_writes` (or the disconnect's `Done`).
     #[inline]
     pub(crate) fn next_writes(&mut self, handle: u32) -> NextWrites {
         if let Some(entry) = self.handles.at(handle)
-            && entry.lane.is_some()
+            && entry.promoted.is_some()
             && matches!(self.ops.at(entry.writes.head), Some(Op { kind: OpKind::Write { .. }, .. }))
         {
-            self.lane_about_to_send(handle);
+            self.promoted_about_to_send(handle);
         }
         let Some(entry) = self.handles.at_mut(handle) else {
             return NextWrites::Nothing;
@@ -237,7 +238,7 @@ impl Core {
         }
     }
 
-    /// Whether bytes of the handle wait to be taken by the kernel.
+    /// Whether bytes of the handle wait to be accepted by the kernel.
     pub(crate) fn has_queued_writes(&self, handle: u32) -> bool {
         let Some(entry) = self.handles.at(handle) else { return false };
         let mut at = entry.writes.head;
@@ -299,7 +300,8 @@ impl Core {
         }
     }
 
-    /// The engine keeps a send beyond the turn: until it settles it, the queue's data stays.
+    /// The engine keeps a send beyond the turn: the queue's data stays until it is
+    /// settled.
     pub(crate) fn hold_writes(&mut self, handle: u32) {
         if let Some(entry) = self.handles.at_mut(handle) {
             entry.write_state = WriteState::Held;
@@ -307,9 +309,9 @@ impl Core {
         }
     }
 
-    /// The engine tells what a send of this handle's queue came to: bytes taken, or a
-    /// negative errno. `blocked`: the kernel took less than it was given for want of
-    /// room; the next send waits for room.
+    /// The engine reports the result of a send of this handle's queue: bytes accepted, or
+    /// a negative errno. `blocked`: the kernel accepted less than it was given for want
+    /// of room; the next send waits for room.
     pub(crate) fn settle_writes(&mut self, handle: u32, result: i32, blocked: bool) {
         let Some(entry) = self.handles.at_mut(handle) else {
             return;
@@ -319,8 +321,8 @@ impl Core {
         }
         entry.write_state = WriteState::Idle;
         entry.write_blocked = blocked;
-        if entry.lane.is_some() {
-            self.lane_kernel_took(handle, result);
+        if entry.promoted.is_some() {
+            self.promoted_kernel_accepted(handle, result);
         }
         let Some(entry) = self.handles.at_mut(handle) else { return };
         if entry.state == State::Closing {
@@ -334,7 +336,8 @@ impl Core {
         } else if result < 0 {
             self.fail_writes(handle, result, stream);
         } else {
-            // Without room nothing was taken, not even a message; an empty one counts 0 bytes, too.
+            // Without room nothing was accepted, not even a message; an empty one counts
+            // 0 bytes, too.
             if result > 0 || !blocked {
                 self.finish_writes(handle, result as usize, stream);
             }
@@ -428,7 +431,7 @@ impl Core {
         }
     }
 
-    /// The next handle whose refused write would be taken now.
+    /// The next handle whose refused write would be accepted now.
     pub(crate) fn next_writable(&mut self) -> Option<Completion> {
         while let Some(handle) = self.writable.pop_front() {
             let Ok(entry) = self.open_entry(handle) else { continue };
@@ -452,7 +455,7 @@ impl Core {
         Some(Event::Write { result, data })
     }
 
-    /// A disconnect came to its end: the queue behind it goes on.
+    /// A disconnect has ended: the queue behind it goes on.
     pub(crate) fn settle_disconnect(&mut self, op: OpId, handle: u32) {
         self.pop_write(handle, op.index);
         self.ops.remove(op.index);
@@ -469,8 +472,8 @@ impl Core {
         }
     }
 
-    /// Cancels a queued write or disconnect of which the kernel took nothing; one that
-    /// went out in part has to go on, or the stream would be torn.
+    /// Cancels a queued write or disconnect of which the kernel accepted nothing. A write
+    /// that was sent in part goes on: the stream would be torn otherwise.
     pub(crate) fn cancel_write(&mut self, op: OpId) {
         let Some(entry) = self.op_mut(op) else { return };
         if entry.started || entry.written > 0 {
@@ -487,7 +490,8 @@ impl Core {
         }
     }
 
-    /// Ends the queued writes that were cancelled, unless the kernel took part of them.
+    /// Ends the queued writes that were cancelled, unless the kernel accepted part of
+    /// them.
     fn end_cancelled_writes(&mut self, handle: u32) {
         let mut at = self.handles.at(handle).map_or(NO_OP, |entry| entry.writes.head);
         while let Some(op) = self.ops.at(at) {
@@ -497,7 +501,7 @@ impl Core {
                 if let Some(op) = self.ops.at_mut(at)
                     && let OpKind::Disconnect(how) = op.kind
                 {
-                    // It stands in no queue any more.
+                    // It is in no queue any more.
                     op.kind = OpKind::Shutdown(how);
                 }
                 self.done.push_back(Done::plain(id, -libc::ECANCELED));

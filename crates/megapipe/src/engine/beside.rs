@@ -60,7 +60,7 @@ impl Engines {
         }
     }
 
-    /// Who answers calls on this handle's socket.
+    /// The engine that answers calls on this handle's socket.
     fn of(&mut self, view: &View<'_>, index: u32) -> &mut dyn SocketCalls {
         match &mut self.beside {
             Some(beside) if view.file(index).is_some_and(|file| file.stack_socket().is_some()) => {

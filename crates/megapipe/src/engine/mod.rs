@@ -1,8 +1,9 @@
-//! What a channel asks of the kernel, and the contract of whoever asks it.
+//! The requests of a channel to the kernel, and the contract of the engines that carry
+//! them out.
 //!
 //! The rules that hold on every engine (order of writes, what a close waits for, which
 //! completion may surface, when a starved read goes on) live in `Core`. An engine only
-//! knows how to start, cancel and finish single steps, a batch at a time.
+//! starts, cancels and finishes single steps, a batch at a time.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -37,9 +38,9 @@ pub(crate) enum Request {
     /// Start this operation (accept, connect, read, shutdown, disconnect, poll). It ends with a
     /// [`Done`] that has no [`Done::MORE`].
     Start(OpId),
-    /// Send from the write queue of the handle at this index ([`View::next_writes`]); report
-    /// the outcome through [`View::took`] before the turn ends, or later if the
-    /// handle was marked blocked.
+    /// Send from the write queue of the handle at this index ([`View::next_writes`]);
+    /// report the outcome through [`View::report_write`] before the turn ends, or later
+    /// if the handle was marked blocked.
     Writes(u32),
     /// Make this started operation end soon, with ECANCELED if nothing else came first.
     Cancel(OpId),
@@ -53,7 +54,7 @@ pub(crate) enum Request {
     Detach(u32),
 }
 
-/// One step that came to an end, or one result of a step that goes on.
+/// The result of one step, or one result of a step that goes on.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) op: OpId,
@@ -90,8 +91,8 @@ pub(crate) enum Wait {
     Glance,
     /// Not at all.
     No,
-    /// Not at all, nor look for completions where that is a call of its own: what is
-    /// queued goes to the kernel, and no more is asked.
+    /// Not at all, nor look for completions where that is a call of its own: only submit
+    /// what is queued.
     Flush,
     /// Until something is done, or this long; `None` is for ever.
     For(Option<Duration>),
@@ -119,7 +120,8 @@ pub(crate) trait Engine: sockets::SocketCalls {
     #[cfg_attr(not(feature = "tcp"), allow(dead_code))]
     fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
 
-    /// From here on bytes in the handle's own doorbell end a sleep, and lead to [`View::rang`], until its file is taken.
+    /// From here on bytes in the handle's own doorbell end a sleep, and lead to
+    /// [`View::woken_by_doorbell`], until its file is taken.
     fn watch_doorbell(&mut self, view: &mut View<'_>, fd: BorrowedFd<'_>, handle: Handle) -> io::Result<()>;
 
     /// Moves a socket into the engine's private table.
@@ -131,14 +133,14 @@ pub(crate) trait Engine: sockets::SocketCalls {
     /// Closes lightweight sockets that were dropped without being registered.
     fn close_dropped(&mut self, view: &mut View<'_>, slots: &[u32]);
 
-    /// Ends everything that is pending, so that no memory is in the kernel's hands any
+    /// Ends everything that is pending, so that the kernel has no memory of ours any
     /// more. Returns false if something would not end; its memory is then leaked.
     fn shut(&mut self, view: &mut View<'_>) -> bool;
 }
 
 /// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.
 pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>, CreateError> {
-    say_unknown_features();
+    warn_unknown_features();
     // Where they are descriptors; a refusal shows as one of an accept.
     let _ = sys::file::raise_open_files(config.lwsockets_max.into());
     let forced = match std::env::var("MEGAPIPE_ENGINE") {
@@ -156,10 +158,10 @@ pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>
         Some(EngineKind::Uring) => Ok(Box::new(uring::Uring::new(config, &mut View::of(core))?)),
         None => match uring::Uring::new(config, &mut View::of(core)) {
             Ok(engine) => Ok(Box::new(engine)),
-            // Only what says "not here" leads to epoll; a lack of memory or descriptors
-            // would otherwise hide behind a slower server.
+            // Only the absence of io_uring leads to epoll; a lack of memory or
+            // descriptors would otherwise be hidden by a slower server.
             Err(CreateError::RingUnavailable(cause)) => {
-                say_fallback(&cause);
+                warn_fallback(&cause);
                 Ok(Box::new(epoll::Epoll::new(config)?))
             }
             Err(other) => Err(other),
@@ -168,19 +170,19 @@ pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>
 }
 
 /// One line for the process, however many channels it makes.
-fn say_fallback(cause: &io::Error) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
+fn warn_fallback(cause: &io::Error) {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| {
         tracing::warn!(
-            "io_uring is not available ({cause}); using epoll. `megapipe doctor` tells how to mend it"
+            "io_uring is not available ({cause}); using epoll. `megapipe doctor` shows how to mend it"
         );
     });
 }
 
-/// One line for the process, if it was told to do without what is no feature.
-fn say_unknown_features() {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
+/// One line for the process, if `MEGAPIPE_DISABLE` names an unknown feature.
+fn warn_unknown_features() {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| {
         let unknown = sys::capabilities::unknown_disabled();
         if !unknown.is_empty() {
             tracing::warn!(

@@ -28,7 +28,7 @@ pub(crate) struct Polls {
     places: Vec<Place>,
 }
 
-/// What is known of a descriptor number.
+/// The polls of a descriptor number.
 #[derive(Clone, Copy, Default)]
 struct Place {
     /// The first of its polls, which are linked by `Op::next`.
@@ -61,7 +61,7 @@ impl Polls {
         }
     }
 
-    /// Ends a poll. What the kernel reports for it from here on leads to nothing.
+    /// Ends a poll. Later reports of the kernel for it are ignored.
     pub(crate) fn cancel(&mut self, view: &mut View<'_>, op: OpId, poll: Poll) {
         self.retain(view, poll.fd, |_, other, _| other != op);
         view.push_done(Done::plain(op, -libc::ECANCELED));

@@ -78,7 +78,7 @@ pub(crate) trait SocketCalls {
         index: u32,
         millis: Option<NonZeroU32>,
     ) -> io::Result<()>;
-    /// Has the coming close send RST instead of waiting for data that nobody reads.
+    /// Has the coming close send RST instead of waiting until data is acknowledged.
     fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()>;
     fn socket_info(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SocketInfo>;
 }

@@ -1,7 +1,7 @@
-//! All that an engine may see and do of its channel.
+//! Everything that an engine may see and do of its channel.
 //!
 //! The channel's tables and queues, and the rules on them, are `Core`'s. An engine takes
-//! requests, looks at files and operations, and reports results, through [`View`] alone.
+//! requests, reads files and operations, and reports results, through [`View`] alone.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -63,13 +63,13 @@ impl<'c> FileView<'c> {
         }
     }
 
-    /// What the engine remembers of the file; 0 at first.
+    /// The engine's word for the file; 0 at first.
     #[inline]
     pub(crate) fn word(self) -> u32 {
         self.entry.engine_word
     }
 
-    /// Whether a send met a full socket buffer: the next one has to wait for room.
+    /// Whether a send found the socket buffer full: the next one has to wait for room.
     #[inline]
     pub(crate) fn is_write_blocked(self) -> bool {
         self.entry.write_blocked
@@ -120,8 +120,8 @@ impl<'c> View<'c> {
         self.core.request(request);
     }
 
-    /// Requests what waited for a buffer or a slot that is free now. True if that led to
-    /// requests. An engine calls it before it sleeps.
+    /// Requests operations that waited for a buffer or a slot that is free now. True if
+    /// there were any. An engine calls it before it sleeps.
     pub(crate) fn resume(&mut self) -> bool {
         self.core.resume_paused()
     }
@@ -204,7 +204,7 @@ impl View<'_> {
         self.core.op_id(index)
     }
 
-    /// An operation's file, and what is to be done on it.
+    /// An operation, and its file.
     #[inline]
     pub(crate) fn task(&mut self, op: OpId) -> Option<(FileView<'_>, &mut OpKind)> {
         let Core { ops, handles, .. } = &mut *self.core;
@@ -273,32 +273,33 @@ impl View<'_> {
 
 /// Writes.
 impl View<'_> {
-    /// The next quiet write that is still wanted, with whether its outcome must be acted on
-    /// without sleeping first. It goes before all requests; [`Self::took_fresh`] ends it.
+    /// The next quiet write that is still wanted, with whether its outcome must be acted
+    /// on without sleeping first. It goes before all requests; [`Self::report_fresh`]
+    /// ends it.
     #[inline]
     pub(crate) fn next_fresh(&mut self) -> Option<(Fresh, bool)> {
         while let Some(fresh) = take_first(&mut self.core.fresh) {
             match self.core.fresh_is_urgent(fresh.handle) {
                 Some(urgent) => return Some((fresh, urgent)),
-                None => self.core.forget_bell(fresh.handle, fresh.bell),
+                None => self.core.forget_wake_up(fresh.handle, fresh.wake_up),
             }
         }
         None
     }
 
-    /// What a quiet write came to: bytes, or a negative errno. `blocked`: the socket took less
-    /// than it was given for want of room.
+    /// Reports the result of a quiet write: bytes, or a negative errno. `blocked`: the
+    /// socket accepted less than it was given for want of room.
     #[inline]
-    pub(crate) fn took_fresh(&mut self, fresh: Fresh, result: i32, blocked: bool) {
-        if fresh.bell {
-            self.core.settle_bell(fresh.handle, result > 0);
+    pub(crate) fn report_fresh(&mut self, fresh: Fresh, result: i32, blocked: bool) {
+        if fresh.wake_up {
+            self.core.settle_wake_up(fresh.handle, result > 0);
         } else {
             self.core.settle_fresh(fresh.handle, fresh.data, result, blocked);
         }
     }
 
-    /// At a [`Request::Writes`]: what to send of the handle's queue, which stays as it is until
-    /// [`Self::took`].
+    /// At a [`Request::Writes`]: what to send of the handle's queue, which stays as it is
+    /// until [`Self::report_write`].
     #[inline]
     pub(crate) fn next_writes(&mut self, index: u32) -> NextWrites {
         self.core.next_writes(index)
@@ -326,10 +327,11 @@ impl View<'_> {
         self.core.hold_writes(index);
     }
 
-    /// What the send came to; as for [`Self::took_fresh`]. The data that was taken is the
-    /// program's again with this call: an engine that needs it for longer copies it (ADR 14).
+    /// Reports the result of a send; as for [`Self::report_fresh`]. The accepted data is
+    /// the program's again with this call: an engine that needs it for longer copies it
+    /// (ADR 14).
     #[inline]
-    pub(crate) fn took(&mut self, index: u32, result: i32, blocked: bool) {
+    pub(crate) fn report_write(&mut self, index: u32, result: i32, blocked: bool) {
         self.core.settle_writes(index, result, blocked);
     }
 }
@@ -375,16 +377,16 @@ impl View<'_> {
         !self.core.starved.is_empty() || self.core.full_streams > 0
     }
 
-    /// Results that were reported and not handed out.
+    /// Results that were reported and not delivered.
     #[inline]
     pub(crate) fn results(&self) -> usize {
         self.core.done.len()
     }
 
-    /// Whether there is something to hand out: a turn must not sleep then.
+    /// Whether there is something to deliver: a turn must not sleep then.
     #[inline]
     pub(crate) fn has_results(&self) -> bool {
-        // What is requested of stacks meanwhile is for the engine beside.
+        // Requests to stacks are for the engine beside.
         self.core.can_hand_out() || !self.of_stacks && !self.core.stack_requests.is_empty()
     }
 
@@ -402,27 +404,27 @@ impl View<'_> {
         self.core.readable.raise(watch);
     }
 
-    /// The handle's own doorbell has a byte more.
-    pub(crate) fn rang(&mut self, handle: Handle) {
+    /// The handle's own doorbell woke the channel.
+    pub(crate) fn woken_by_doorbell(&mut self, handle: Handle) {
         if self.is_live(handle) {
-            self.core.is_woken(handle.index);
+            self.core.doorbell_woke(handle.index);
         }
     }
 
     /// Whether the engine may watch a doorbell of the handle at this index.
     pub(crate) fn has_doorbell(&self, index: u32) -> bool {
-        let lane = self.core.handles.at(index).and_then(|entry| entry.lane.as_deref());
-        lane.is_some_and(|lane| lane.doorbells.is_some())
+        let promoted = self.core.handles.at(index).and_then(|entry| entry.promoted.as_deref());
+        promoted.is_some_and(|promoted| promoted.doorbells.is_some())
     }
 
     /// The handle's own doorbell, while the handle is open.
     pub(crate) fn own_doorbell(&self, handle: Handle) -> Option<BorrowedFd<'_>> {
         self.core.open(handle).ok()?;
-        let lane = self.core.handles.at(handle.index)?.lane.as_deref()?;
-        lane.doorbells.as_ref().map(|doorbells| doorbells.own.as_fd())
+        let promoted = self.core.handles.at(handle.index)?.promoted.as_deref()?;
+        promoted.doorbells.as_ref().map(|doorbells| doorbells.own.as_fd())
     }
 
-    /// Drops the results that were not handed out, with the connections in them.
+    /// Drops the results that were not delivered, with the connections in them.
     pub(crate) fn drop_results(&mut self) {
         while let Some(done) = self.core.done.pop_front() {
             self.core.discard_accepted(&done);

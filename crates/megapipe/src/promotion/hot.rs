@@ -1,5 +1,5 @@
-//! Hot connections: those whose rings a channel looks at while it is awake, instead of waiting for
-//! bells.
+//! Hot connections: the channel polls their rings while it is awake, and asks for no
+//! wake-ups.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::core::Core;
 use crate::id::Handle;
-use crate::lane::Listening;
 use crate::now::Now;
+use crate::promoted::ReaderState;
 
-/// Rings that are looked at while the channel is awake; more would cost the awake ones.
+/// Rings polled while the channel is awake; more would delay the busy ones.
 const HOT_MAX: usize = 64;
 
-/// Sleeps of the channel without anything new on it after which a connection is cold.
+/// Sleeps of the channel without bytes on a connection, after which it is cold.
 const COOLING: u8 = 4;
 
-/// So much time counts as one sleep: a channel that never sleeps would look at quiet
-/// rings for ever otherwise, at the cost of the busy ones.
+/// This time counts as one sleep: a channel that never sleeps would poll quiet rings for
+/// ever otherwise, at the cost of the busy ones.
 const COOLS_EVERY: Duration = Duration::from_millis(1);
 
 impl Promoter {
@@ -30,7 +30,8 @@ impl Promoter {
         self.own_loops.wake();
     }
 
-    /// Looks at what became hot; what was hot for the longest gives way to it.
+    /// Adds what became hot to the polled rings, in place of those that have been hot for
+    /// the longest.
     #[inline(always)]
     pub(super) fn take_heated(&mut self, core: &mut Core) {
         if !core.heated.is_empty() {
@@ -53,42 +54,44 @@ impl Promoter {
     }
 }
 
-/// Has a connection wait for bells. True if something came meanwhile: it stays hot.
+/// Stops polling a connection and asks for wake-ups. True if bytes came meanwhile: it
+/// stays hot.
 fn cool(core: &mut Core, handle: Handle) -> bool {
-    let listening = core.listening(handle.index);
+    let reader_state = core.reader_state(handle.index);
     let Some(entry) = core.handles.get_mut(handle.index, handle.generation) else { return false };
-    let Some(lane) = entry.lane.as_deref_mut() else { return false };
-    lane.hot = match listening {
-        // What only waits for a free buffer is looked at again.
-        Listening::Yes => lane.has_stash() || lane.arm(),
-        Listening::Deaf => true,
-        Listening::No => {
-            lane.mute();
+    let Some(promoted) = entry.promoted.as_deref_mut() else { return false };
+    promoted.hot = match reader_state {
+        // Bytes that only wait for a free buffer are polled for again.
+        ReaderState::Reading => promoted.has_kernel_bytes() || promoted.arm(),
+        ReaderState::Blocked => true,
+        ReaderState::Absent => {
+            promoted.mask();
             false
         }
     };
-    lane.hot
+    promoted.hot
 }
 
-/// Before a sleep: a bell that nobody hears must not stand for those of other connections.
-fn mute_deaf(core: &mut Core, promoter: &mut Promoter) {
+/// Before a sleep: masks connections that cannot be read. An unread wake-up of one would
+/// otherwise count as sent for all connections of the peer.
+fn mask_blocked(core: &mut Core, promoter: &mut Promoter) {
     promoter.hot.retain(|handle| {
-        let listening = core.listening(handle.index);
+        let reader_state = core.reader_state(handle.index);
         let entry = core.handles.get_mut(handle.index, handle.generation);
-        let Some(lane) = entry.and_then(|entry| entry.lane.as_deref_mut()) else { return false };
-        if listening != Listening::Yes && !lane.muted {
-            lane.mute();
-        } else if listening == Listening::Yes && lane.muted {
-            lane.connection.disarm();
+        let Some(promoted) = entry.and_then(|entry| entry.promoted.as_deref_mut()) else { return false };
+        if reader_state != ReaderState::Reading && !promoted.masked {
+            promoted.mask();
+        } else if reader_state == ReaderState::Reading && promoted.masked {
+            promoted.connection.disarm();
         }
-        lane.muted = listening == Listening::Deaf;
-        lane.hot = listening != Listening::No;
-        lane.hot
+        promoted.masked = reader_state == ReaderState::Blocked;
+        promoted.hot = reader_state != ReaderState::Absent;
+        promoted.hot
     });
 }
 
 impl Channel {
-    /// Something from a hot ring, if anything is there.
+    /// The next completion from a hot ring, if there is one.
     #[inline(always)]
     pub(crate) fn next_from_rings(&mut self) -> Option<Completion> {
         let promoter = self.promoter.as_deref_mut()?;
@@ -98,7 +101,7 @@ impl Channel {
                 promoter.cursor = 0;
             }
             let handle = promoter.hot[promoter.cursor];
-            let found = self.core.lane_next(handle);
+            let found = self.core.next_of_promoted(handle);
             if found.is_some() {
                 promoter.cursor += 1;
                 return found;
@@ -111,7 +114,7 @@ impl Channel {
         None
     }
 
-    /// Has hot connections of a channel that does not sleep turn cold as a sleep would.
+    /// Cools quiet connections of a channel that does not sleep, as a sleep would.
     #[inline]
     pub(crate) fn cool_quiet(&mut self, now: &Now) {
         if !self.has_hot_rings() {
@@ -123,59 +126,59 @@ impl Channel {
             return;
         }
         promoter.cooled = now;
-        promoter.hot.retain(|&handle| match self.core.lane(handle.index) {
-            Some(lane) if lane.sleeps < COOLING => {
-                lane.sleeps += 1;
+        promoter.hot.retain(|&handle| match self.core.promoted(handle.index) {
+            Some(promoted) if promoted.sleeps < COOLING => {
+                promoted.sleeps += 1;
                 true
             }
             _ => cool(&mut self.core, handle),
         });
     }
 
-    /// Whether anything new lies in a hot ring.
-    pub(crate) fn news_in_rings(&mut self) -> bool {
+    /// Whether a read of a hot ring would return something.
+    pub(crate) fn rings_are_ready(&mut self) -> bool {
         let Some(promoter) = &self.promoter else { return false };
-        promoter.hot.iter().any(|handle| self.core.lane_has_news(handle.index))
+        promoter.hot.iter().any(|handle| self.core.promoted_is_ready(handle.index))
     }
 
-    /// Whether rings are looked at while the channel is awake.
+    /// Whether the channel polls rings while it is awake.
     #[inline]
     pub(crate) fn has_hot_rings(&self) -> bool {
         self.promoter().is_some_and(|promoter| !promoter.hot.is_empty() || !self.core.heated.is_empty())
     }
 
-    /// Whether any connection has a ring, looked at or not.
+    /// Whether any connection has a ring, hot or cold.
     pub(crate) fn has_rings(&self) -> bool {
         self.promoter().is_some_and(|promoter| promoter.own_loops.are_used())
     }
 
-    /// Before a sleep: lets everyone know, cools what has been quiet, and looks once more.
-    /// False if there is news, and no reason to sleep.
+    /// Before a sleep: publishes it, cools quiet connections, and polls once more. False
+    /// if something came: the channel does not sleep.
     #[inline]
     pub(crate) fn go_to_sleep(&mut self) -> bool {
-        !self.core.met_monitor || self.tell_of_sleep()
+        !self.core.found_monitor || self.publish_sleep()
     }
 
-    fn tell_of_sleep(&mut self) -> bool {
+    fn publish_sleep(&mut self) -> bool {
         let Some(promoter) = self.promoter.as_deref_mut() else { return true };
         promoter.take_heated(&mut self.core);
-        mute_deaf(&mut self.core, promoter);
+        mask_blocked(&mut self.core, promoter);
         promoter.sleep();
-        let mut news = false;
+        let mut ready = false;
         let mut place = 0;
         while place < promoter.hot.len() {
             let handle = promoter.hot[place];
-            if let Some(lane) = self.core.lane(handle.index) {
-                lane.connection.publish_counts();
+            if let Some(promoted) = self.core.promoted(handle.index) {
+                promoted.connection.publish_counts();
             }
-            if self.core.lane_has_news(handle.index) {
-                news = true;
+            if self.core.promoted_is_ready(handle.index) {
+                ready = true;
                 break;
             }
             let cools = match self.core.handles.get_mut(handle.index, handle.generation) {
-                Some(entry) => entry.lane.as_deref_mut().is_none_or(|lane| {
-                    lane.sleeps = lane.sleeps.saturating_add(1);
-                    lane.sleeps > COOLING
+                Some(entry) => entry.promoted.as_deref_mut().is_none_or(|promoted| {
+                    promoted.sleeps = promoted.sleeps.saturating_add(1);
+                    promoted.sleeps > COOLING
                 }),
                 None => true,
             };
@@ -185,10 +188,10 @@ impl Channel {
                 place += 1;
             }
         }
-        if news {
+        if ready {
             promoter.wake();
         }
-        !news
+        !ready
     }
 
     /// After a sleep.

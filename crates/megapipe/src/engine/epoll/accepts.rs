@@ -109,11 +109,13 @@ impl Epoll {
         }
     }
 
-    /// An accept without end: takes up to `most` connections and says how many it took.
+    /// An accept without end: accepts up to `most` connections and returns how many it
+    /// accepted.
     fn accept_all(&mut self, view: &mut View<'_>, index: u32, op: OpId, most: usize) -> usize {
-        // A connection is reported once it is known whether another one follows.
+        // A connection is reported once the next accept has shown whether another one
+        // follows.
         let mut last = None;
-        for taken in 0..most {
+        for accepted in 0..most {
             match accept(view, op) {
                 Ok(connection) => {
                     if let Some(before) = last.replace(connection) {
@@ -126,7 +128,7 @@ impl Epoll {
                         report(view, op, last, Done::MORE | pending);
                     }
                     self.stop_accepting(view, index, op, error);
-                    return taken;
+                    return accepted;
                 }
             }
         }
@@ -136,25 +138,26 @@ impl Epoll {
         most
     }
 
-    /// An accept of so many: takes up to `most`, ends with the last of them, and says how
-    /// many it took. What is left of its count is started anew once these are handed out.
+    /// An accept of a given number: accepts up to `most` connections, ends with the last
+    /// of its count, and returns how many it accepted. What is left of the count is
+    /// started again once these are delivered.
     fn accept_some(&mut self, view: &mut View<'_>, index: u32, op: OpId, most: usize) -> usize {
         let mut last = None;
-        let mut taken = 0;
+        let mut accepted = 0;
         let mut drained = false;
-        while taken < most {
+        while accepted < most {
             match accept(view, op) {
                 Ok(connection) => {
-                    taken += 1;
+                    accepted += 1;
                     if let Some(before) = last.replace(connection) {
                         report(view, op, before, Done::MORE | Done::PENDING);
                     }
                 }
                 Err(error) if last.is_none() => {
                     self.stop_accepting(view, index, op, error);
-                    return taken;
+                    return accepted;
                 }
-                // An error that is not of the moment comes again at the next start.
+                // A lasting error comes again at the next start.
                 Err(error) => {
                     drained = error == libc::EAGAIN;
                     break;
@@ -163,7 +166,7 @@ impl Epoll {
         }
         if drained {
             interest::note_exhausted(view, index);
-        } else if taken == most {
+        } else if accepted == most {
             view.count_calls(1);
             let waiting = interest::descriptor(view, index).map(sys::socket::is_readable);
             drained = matches!(waiting, Some(Ok(false)));
@@ -172,10 +175,10 @@ impl Epoll {
             interest::unlink_waiter(view, index, op.index);
             report(view, op, last, if drained { 0 } else { Done::PENDING });
         }
-        taken
+        accepted
     }
 
-    /// Nobody waits any more, or accepting failed.
+    /// No connection waits any more, or accepting failed.
     fn stop_accepting(&mut self, view: &mut View<'_>, index: u32, op: OpId, error: i32) {
         if error == libc::EAGAIN {
             interest::note_exhausted(view, index);

@@ -1,5 +1,5 @@
-//! Reads into memory of which only the address is known: pool buffers, the spare capacity
-//! of vectors, memory of C callers.
+//! Reads into memory given by its address: pool buffers, the spare capacity of vectors,
+//! memory of C callers.
 #![allow(unsafe_code)] // raw addresses go to the kernel
 
 use std::io;

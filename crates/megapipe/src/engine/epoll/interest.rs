@@ -1,5 +1,5 @@
-//! What the engine knows of a handle's readiness: eight flags and the first waiting
-//! operation, in `HandleEntry::engine_word`.
+//! A handle's readiness: eight flags and the first waiting operation, in
+//! `HandleEntry::engine_word`.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,15 +14,15 @@ use crate::source::Shape;
 const REGISTERED: u32 = 1;
 /// In the epoll set for writing too.
 const REGISTERED_OUT: u32 = 1 << 1;
-/// Reading or accepting may give something.
+/// Reading or accepting may return something.
 const READABLE: u32 = 1 << 2;
-/// Nothing but EAGAIN says that all was read: the stream ends, failed, or has urgent data.
+/// Only EAGAIN means that all was read: the stream ends, failed, or has urgent data.
 const EXHAUST: u32 = 1 << 3;
 /// In `Epoll::ready`.
 const READY: u32 = 1 << 4;
 /// The upper bits name the first of the accepts and connects that wait.
 const WAITING: u32 = 1 << 5;
-/// O_NONBLOCK was seen to: on a listener, or on a file that cannot do without.
+/// O_NONBLOCK was set: on a listener, or on a file that cannot do without.
 const NONBLOCKING: u32 = 1 << 6;
 /// epoll has no use for the file: it is always ready.
 const ALWAYS_READY: u32 = 1 << 7;
@@ -42,7 +42,7 @@ pub(super) fn descriptor<'a>(view: &'a View<'_>, index: u32) -> Option<BorrowedF
     view.file(index)?.descriptor()
 }
 
-/// Whether reading may give something.
+/// Whether reading may return something.
 #[inline]
 pub(super) fn can_read(file: FileView<'_>) -> bool {
     file.word() & (READABLE | ALWAYS_READY) != 0 || file.shape() == Shape::File
@@ -58,7 +58,7 @@ pub(super) fn is_nonblocking(file: FileView<'_>) -> bool {
     file.word() & (NONBLOCKING | ALWAYS_READY) != 0 || file.shape() == Shape::Pipe { nonblocking: true }
 }
 
-/// Takes note of what an edge says; `None` if its handle is gone.
+/// Records an edge; `None` if its handle is gone.
 #[inline]
 pub(super) fn note_edge(view: &mut View<'_>, handle: Handle, readiness: u32) -> Option<Edge> {
     if !view.is_live(handle) {
@@ -79,9 +79,10 @@ pub(super) fn note_edge(view: &mut View<'_>, handle: Handle, readiness: u32) -> 
     Some(Edge { writable, has_waiters })
 }
 
-/// A read gave `len` of the `asked` bytes. On TCP, less than asked means that there was no
-/// more, and the next edge comes when there is (epoll(7), question 9). Other streams stop
-/// short of what they have: unix(7) between messages with descriptors or other credentials.
+/// A read returned `len` of the `asked` bytes. On TCP, less than asked means that there
+/// was no more, and the next edge comes when there is (epoll(7), question 9). Other
+/// streams stop short of what they have: unix(7) between messages with descriptors or
+/// other credentials.
 #[inline]
 pub(super) fn note_read(view: &mut View<'_>, index: u32, len: usize, asked: usize) {
     let Some(file) = view.file(index) else { return };
@@ -90,7 +91,7 @@ pub(super) fn note_read(view: &mut View<'_>, index: u32, len: usize, asked: usiz
     }
 }
 
-/// A call gave EAGAIN.
+/// A call returned EAGAIN.
 #[inline]
 pub(super) fn note_exhausted(view: &mut View<'_>, index: u32) {
     if let Some(word) = view.word_mut(index) {
@@ -98,7 +99,7 @@ pub(super) fn note_exhausted(view: &mut View<'_>, index: u32) {
     }
 }
 
-/// Sees to O_NONBLOCK of a listener, once. As nothing is known of its queue then, accepting
+/// Sets O_NONBLOCK of a listener, once. The state of its queue is unknown then: accepting
 /// is to be tried.
 ///
 /// The flag stays, as other channels may accept from the same open file.
@@ -142,7 +143,7 @@ pub(super) fn restore_mode(view: &mut View<'_>, index: u32) {
     }
 }
 
-/// Takes a handle from the ready list into account; false if it is gone.
+/// Takes a handle off the ready list; false if it is gone.
 #[inline]
 pub(super) fn leave_ready(view: &mut View<'_>, handle: Handle) -> bool {
     if !view.is_live(handle) {

@@ -1,9 +1,9 @@
 //! epoll, for where io_uring is forbidden: one system call per operation, and none that
-//! is known to be in vain.
+//! would surely find nothing.
 //!
 //! Everything is edge-triggered. A handle joins the epoll set with its first operation
-//! that has to wait and stays in it until it is closed; what an edge told, and what the
-//! calls since then told, stands in `HandleEntry::engine_word` (see `interest`).
+//! that has to wait and stays in it until it is closed; `HandleEntry::engine_word` has
+//! what edges, and the calls since then, have shown (see `interest`).
 
 mod accepts;
 mod calls;
@@ -58,11 +58,11 @@ pub(crate) struct Epoll {
     set: Set,
     waker: Waker,
     events: Vec<Event>,
-    /// Those of the events that were fetched and not followed yet.
+    /// The fetched events that are still to be followed.
     unseen: Range<usize>,
     /// Handles that had their share of a turn and were not finished.
     ready: VecDeque<Handle>,
-    /// Handles whose held writes wait for something that no edge tells of.
+    /// Handles whose held writes wait for something that no edge reports.
     stalled: Vec<Handle>,
     /// Pieces of the read that is being made; empty in between.
     pieces: Vec<libc::iovec>,
@@ -101,7 +101,7 @@ impl Epoll {
                 Request::Cancel(op) => self.cancel(view, op),
                 Request::CancelWrites(index) => {
                     if is_held(view, index) {
-                        view.took(index, -libc::ECANCELED, true);
+                        view.report_write(index, -libc::ECANCELED, true);
                     }
                 }
                 Request::Close(index) => self.close(view, index),
@@ -127,7 +127,7 @@ impl Epoll {
     }
 
     fn start_poll(&mut self, view: &mut View<'_>, op: OpId, poll: Poll) {
-        // The caller may have closed the descriptor of one that was cancelled by then.
+        // If it was cancelled, the caller may have closed the descriptor by now.
         if view.op(op).is_some_and(|op| op.cancelled) {
             return view.push_done(Done::plain(op, -libc::ECANCELED));
         }
@@ -174,7 +174,7 @@ impl Epoll {
             view.push_done(Done::plain(op, -libc::ECANCELED));
         }
         if is_held(view, index) {
-            view.took(index, -libc::ECANCELED, false);
+            view.report_write(index, -libc::ECANCELED, false);
         }
     }
 
@@ -237,7 +237,7 @@ impl Epoll {
             return;
         }
         if event.data() & DOORBELL != 0 {
-            view.rang(Handle::from_bits(event.data() ^ DOORBELL));
+            view.woken_by_doorbell(Handle::from_bits(event.data() ^ DOORBELL));
             return;
         }
         let handle = Handle::from_bits(event.data());
@@ -302,7 +302,7 @@ impl Engine for Epoll {
             self.retry_stalled(view);
         }
         self.run_requests(view);
-        // What was written and closed may have made room for those who wait for it.
+        // Writes and closes may have made room that operations wait for.
         view.all_tried();
         while view.resume() {
             self.run_requests(view);
@@ -370,8 +370,8 @@ impl Engine for Epoll {
     fn close_dropped(&mut self, _view: &mut View<'_>, _slots: &[u32]) {}
 
     fn shut(&mut self, view: &mut View<'_>) -> bool {
-        // Between calls the kernel holds no memory of ours; only descriptors that nobody
-        // was told of are left.
+        // Between calls the kernel has no memory of ours; only descriptors that were not
+        // delivered are left.
         view.drop_results();
         true
     }

@@ -15,9 +15,9 @@ use crate::source::Shape;
 /// Buffers that one handle may fill in one turn.
 const READS_PER_TURN: usize = 16;
 
-/// What one read came to.
+/// The result of one read.
 enum Outcome {
-    /// Nothing yet; an edge will tell.
+    /// Nothing yet; an edge will report bytes.
     NotYet,
     /// The count, and the pool buffer that holds the bytes.
     Filled(i32, u16),
@@ -27,8 +27,8 @@ enum Outcome {
 
 impl Epoll {
     pub(super) fn start_read(&mut self, view: &mut View<'_>, op: OpId, index: u32) {
-        // A connection that was just made waits for its first edge: trying first would
-        // mostly be in vain.
+        // A new connection waits for its first edge: a first try would mostly find
+        // nothing.
         if let Err(error) = self.watch_file(view, index, false) {
             view.push_done(Done::plain(op, -error));
             return;

@@ -1,4 +1,4 @@
-//! Writes: each queue in one call, and what did not fit when there is room.
+//! Writes: each queue in one call, and the remainder when there is room.
 
 use std::io::{self, IoSlice};
 
@@ -10,11 +10,11 @@ use crate::engine::view::{FileView, View};
 use crate::source::Shape;
 use crate::write::{Destination, NextWrites, PARTS_MAX};
 
-/// What one send came to.
+/// The result of one send.
 enum Sent {
     /// The count or a negative errno, and whether room ran out.
     Settled(i32, bool),
-    /// Nothing was taken for want of room.
+    /// Nothing was accepted for want of room.
     NoRoom,
 }
 
@@ -32,7 +32,7 @@ impl Epoll {
                     return;
                 }
                 match send(view, index) {
-                    Sent::Settled(result, blocked) => view.took(index, result, blocked),
+                    Sent::Settled(result, blocked) => view.report_write(index, result, blocked),
                     Sent::NoRoom => self.hold(view, index),
                 }
             }
@@ -51,15 +51,15 @@ impl Epoll {
                 Ok(sent) => {
                     let sent = sent.min(i32::MAX as usize);
                     let blocked = sent < fresh.data.part().len();
-                    view.took_fresh(fresh, sent as i32, blocked);
+                    view.report_fresh(fresh, sent as i32, blocked);
                 }
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => view.took_fresh(fresh, 0, true),
-                Err(error) => view.took_fresh(fresh, -errno(&error), false),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => view.report_fresh(fresh, 0, true),
+                Err(error) => view.report_fresh(fresh, -errno(&error), false),
             }
         }
     }
 
-    /// Keeps the queue until an edge tells of room.
+    /// Keeps the queue until an edge reports room.
     fn hold(&mut self, view: &mut View<'_>, index: u32) {
         let always_ready = view.file(index).is_some_and(interest::is_always_ready);
         let watched = if always_ready { Err(libc::EAGAIN) } else { self.watch_file(view, index, true) };
@@ -68,7 +68,7 @@ impl Epoll {
                 view.block_writes(index);
                 view.hold_writes(index);
             }
-            Err(error) => view.took(index, -error, false),
+            Err(error) => view.report_write(index, -error, false),
         }
     }
 
@@ -79,14 +79,14 @@ impl Epoll {
             return;
         }
         match send(view, index) {
-            Sent::Settled(result, blocked) => view.took(index, result, blocked),
+            Sent::Settled(result, blocked) => view.report_write(index, result, blocked),
             Sent::NoRoom => self.note_stall(view, index),
         }
     }
 
-    /// A message to an address in the file system waits for room at its receiver, of which
-    /// no edge tells: the sender counts as writable all the while (unix(7)). It is tried
-    /// again after a while.
+    /// A message to an address in the file system waits for room at its receiver, which
+    /// no edge reports: the sender counts as writable all the while (unix(7)). It is
+    /// tried again after a while.
     fn note_stall(&mut self, view: &View<'_>, index: u32) {
         let name = view.name_of(index);
         if matches!(view.next_write_target(index).0, Destination::Other(_)) && !self.stalled.contains(&name) {

@@ -69,7 +69,7 @@ struct Socket {
     connecting: Option<OpId>,
     reset_on_close: bool,
     options: Options,
-    /// Reading was shut down: what has come is the last.
+    /// Reading was shut down: no more bytes are received.
     read_ended: bool,
     /// A read or write has reported that the connection failed.
     failure_reported: bool,
@@ -133,8 +133,8 @@ impl Stacks {
         Time::from_micros(self.origin.elapsed().as_micros() as u64)
     }
 
-    /// All that can be done without waiting, as long as packets follow each other and nothing is
-    /// there to be handed out.
+    /// Does all that needs no waiting, as long as packets follow each other and there is
+    /// nothing to deliver.
     fn pump(&mut self, view: &mut View<'_>) {
         self.now = self.clock();
         for _ in 0..ROUNDS {
@@ -191,7 +191,7 @@ impl Stacks {
                 Request::Cancel(op) => self.cancel(view, op),
                 Request::CancelWrites(index) => {
                     if is_held(view, index) {
-                        view.took(index, -libc::ECANCELED, true);
+                        view.report_write(index, -libc::ECANCELED, true);
                     }
                 }
                 Request::Close(index) => self.close(view, index),
@@ -241,7 +241,7 @@ impl Stacks {
             view.push_done(Done::plain(op, -libc::ECANCELED));
         }
         if is_held(view, index) {
-            view.took(index, -libc::ECANCELED, false);
+            view.report_write(index, -libc::ECANCELED, false);
         }
     }
 
@@ -268,7 +268,7 @@ impl Stacks {
         }
     }
 
-    /// The handle's socket, which learns of the handle.
+    /// The handle's socket; stores the handle in it.
     fn socket_mut(&mut self, view: &View<'_>, index: u32) -> Option<&mut Socket> {
         let socket = view.file(index).and_then(FileView::stack_socket)?;
         let socket = self.sockets.at_mut(socket)?;
@@ -329,7 +329,7 @@ impl Stacks {
             self.accept_on(view, handle.index);
             self.read_on(view, handle.index);
         }
-        // One buffer for each that waits before anyone gets a second.
+        // One buffer for each that waits before any gets a second.
         while self.pool.free_count() > 0 {
             let Some(handle) = self.dry.pop_front() else { return };
             if !view.is_live(handle) {
@@ -368,7 +368,7 @@ impl Stacks {
         !self.ready.is_empty() || waits_for_buffer || self.ports.iter().any(Port::may_receive)
     }
 
-    /// What the kernel engine's turn may wait.
+    /// How long the kernel engine's turn may wait.
     fn cut(&self, wait: Wait) -> Wait {
         let Wait::For(limit) = wait else { return wait };
         if self.is_busy() {

@@ -1,4 +1,4 @@
-//! One stack: a host, the device that carries its packets, and what is known of the device.
+//! One stack: a host, the device that carries its packets, and the state of the device.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -136,7 +136,7 @@ pub(super) struct Listening {
     pub(super) address: SocketAddr,
 }
 
-/// What one batch came to.
+/// The result of one batch.
 #[derive(Default)]
 pub(super) struct Received {
     pub(super) packets: u64,
@@ -158,10 +158,10 @@ pub(super) struct Port {
     signal: Signal,
     /// Of the other stacks on it.
     group: Signal,
-    /// Packets wait because the device took no more.
+    /// Packets wait because the device accepted no more.
     busy: bool,
     /// An error of the device was logged.
-    said: bool,
+    logged: bool,
     received: Batch,
     to_send: Batch,
 }
@@ -179,7 +179,7 @@ impl Port {
             signal,
             group,
             busy: false,
-            said: false,
+            logged: false,
             received: Batch::new(BATCH_BYTES),
             to_send: Batch::new(BATCH_BYTES),
         })
@@ -204,7 +204,7 @@ impl Port {
                 Err(ConnectError::InUse) => None,
                 result => Some(result),
             };
-            return ports.find_any(local, to, take, say_once).unwrap_or(Err(ConnectError::InUse));
+            return ports.find_any(local, to, take, warn_once).unwrap_or(Err(ConnectError::InUse));
         }
         host.connect(now, None, None, to)
     }
@@ -223,7 +223,7 @@ impl Port {
         Ok(())
     }
 
-    /// Sees to it that the next packet ends the kernel engine's sleep.
+    /// Has the next packet end the kernel engine's sleep.
     pub(super) fn watch(&mut self, kernel: &mut dyn Engine) {
         self.signal.watch(self.device.descriptor(), kernel);
         self.group.watch(self.device.group_descriptor(), kernel);
@@ -285,7 +285,7 @@ impl Port {
         received
     }
 
-    /// Gives the host what the kernel has sent to this stack.
+    /// Gives the host the packets that the kernel has sent to this stack.
     fn input(&mut self, now: Time, received: &mut Received) {
         if self.received.is_empty() {
             return;
@@ -337,7 +337,7 @@ impl Port {
             self.receive(now);
             self.host.advance(now);
             self.send(now);
-            if elapsed > end || !self.owes() {
+            if elapsed > end || !self.has_unacknowledged() {
                 return;
             }
             let due = self.host.deadline().map_or(end, |at| at.since(now));
@@ -345,8 +345,8 @@ impl Port {
         }
     }
 
-    /// Whether the peer has not acknowledged all that was written.
-    fn owes(&self) -> bool {
+    /// Whether the peer has yet to acknowledge written bytes.
+    fn has_unacknowledged(&self) -> bool {
         let mut infos = self.host.live_flows().filter_map(|flow| self.host.info(flow));
         infos.any(|info| info.unacknowledged > 0 || info.unsent > 0)
     }
@@ -354,7 +354,7 @@ impl Port {
     /// Until a packet comes, or for so long.
     fn sleep(&self, limit: Duration) {
         match self.device.descriptor() {
-            // Of the group, too, something may come.
+            // Packets of the group may come, too.
             Some(fd) if self.device.group_descriptor().is_some() => {
                 drop(sys::socket::wait_readable(fd, limit.min(DRAIN_STEP)));
             }
@@ -366,14 +366,14 @@ impl Port {
 
     #[cold]
     fn say(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.said, true) {
+        if !std::mem::replace(&mut self.logged, true) {
             tracing::warn!("the device of a stack fails, and packets are lost: {error}");
         }
     }
 }
 
 /// One line for the process, however many stacks it has.
-fn say_once(error: &LearnError) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| tracing::warn!("{error}"));
+fn warn_once(error: &LearnError) {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| tracing::warn!("{error}"));
 }

@@ -28,7 +28,7 @@ impl Signal {
         Ok(())
     }
 
-    /// Sees to it that what comes next ends the kernel engine's sleep.
+    /// Has the next packet end the kernel engine's sleep.
     pub(super) fn watch(&mut self, fd: Option<BorrowedFd<'_>>, kernel: &mut dyn Engine) {
         if let Some(fd) = fd.filter(|_| !self.readable && !self.watched) {
             self.watched = kernel.watch_again(fd, self.watch).is_ok();

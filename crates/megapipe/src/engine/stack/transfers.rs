@@ -132,8 +132,8 @@ impl Stacks {
                 }
                 match self.send_queued(view, index) {
                     Ok((0, true)) => hold(view, index),
-                    Ok((sent, blocked)) => view.took(index, sent, blocked),
-                    Err(errno) => view.took(index, -errno, false),
+                    Ok((sent, blocked)) => view.report_write(index, sent, blocked),
+                    Err(errno) => view.report_write(index, -errno, false),
                 }
             }
         }
@@ -146,13 +146,13 @@ impl Stacks {
         }
         match self.send_queued(view, index) {
             Ok((0, true)) => {}
-            Ok((sent, blocked)) => view.took(index, sent, blocked),
-            Err(errno) => view.took(index, -errno, false),
+            Ok((sent, blocked)) => view.report_write(index, sent, blocked),
+            Err(errno) => view.report_write(index, -errno, false),
         }
     }
 
-    /// Gives the stack the handle's queue. Returns the bytes that it took, and whether there was no
-    /// room for more; or an errno, if it took nothing.
+    /// Gives the stack the handle's queue. Returns the number of bytes that it accepted,
+    /// and whether there was no room for more; or an errno, if it accepted nothing.
     fn send_queued(&mut self, view: &mut View<'_>, index: u32) -> Result<(i32, bool), i32> {
         let Some(socket) = self.socket_mut(view, index) else { return Err(libc::EBADF) };
         let &mut Socket { port, of: Of::Flow(flow), .. } = socket else { return Err(libc::EPIPE) };
@@ -164,9 +164,9 @@ impl Stacks {
         view.for_each_queued(index, &mut |part| {
             if ended == Ok(false) {
                 match host.write(now, flow, part) {
-                    Ok(taken) => {
-                        sent += taken;
-                        ended = Ok(taken < part.len());
+                    Ok(accepted) => {
+                        sent += accepted;
+                        ended = Ok(accepted < part.len());
                     }
                     Err(error) => ended = Err(error),
                 }
@@ -184,8 +184,9 @@ impl Stacks {
         }
     }
 
-    /// `Some` for the first read, write or connect that reports the failure of its connection:
-    /// later ones meet a stream that has ended, as on the kernel's sockets (SO_ERROR of socket(7)).
+    /// `Some` for the first read, write or connect that reports the failure of its
+    /// connection: later ones find a stream that has ended, as on the kernel's sockets
+    /// (SO_ERROR of socket(7)).
     pub(super) fn report_failure(&mut self, view: &View<'_>, index: u32) -> Option<()> {
         let socket = self.socket_mut(view, index)?;
         (!std::mem::replace(&mut socket.failure_reported, true)).then_some(())

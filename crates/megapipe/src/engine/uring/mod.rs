@@ -2,7 +2,7 @@
 //!
 //! Sends are made not to wait (MSG_DONTWAIT) and to stay silent on success
 //! (IOSQE_CQE_SKIP_SUCCESS). Such a request is over when the enter that submitted it
-//! returns: no completion means all bytes were taken, and one that failed or fell short
+//! returns: no completion means all bytes were accepted, and one that failed or fell short
 //! says so. So a turn may submit answers and sleep for the next requests in one call.
 //! A full completion queue makes the kernel keep completions back: then the outcome is
 //! known once it has none left.
@@ -64,7 +64,7 @@ pub(crate) struct Uring {
     /// The answer of a control request that is being waited for.
     control: Option<i32>,
     waker_armed: bool,
-    /// Completions taken so far.
+    /// Completions consumed so far.
     reaped: u64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Uring {
 struct BatchSend {
     of: SendOf,
     bytes: usize,
-    /// What its completion said, if there was one.
+    /// The result of its completion, if there was one.
     result: Option<i32>,
 }
 
@@ -112,8 +112,8 @@ impl Uring {
         Ok(urgent)
     }
 
-    /// Sees to it that one request fits, in the ring and in the batch's memory; `room` is
-    /// what the ring had at least. Returns what it has at least after that request.
+    /// Makes room for one request, in the ring and in the batch's memory; `room` is what
+    /// the ring had at least. Returns what it has at least after that request.
     #[inline]
     fn make_room(&mut self, view: &mut View<'_>, mut room: usize) -> io::Result<usize> {
         if room < requests::PER_REQUEST || self.requests.is_full() {
@@ -201,7 +201,7 @@ impl Uring {
         for _ in 0..TRIES {
             if let Err(error) = entered {
                 match error.raw_os_error() {
-                    // Completions had to be taken first; now there is room.
+                    // Completions had to be consumed first; now there is room.
                     Some(libc::EBUSY | libc::EAGAIN) => {}
                     Some(libc::EINTR) if !self.outcome_is_known() => {}
                     _ => return Err(error),
@@ -221,8 +221,8 @@ impl Uring {
         self.ring.queued() == 0 && (self.requests.batch.is_empty() || !self.ring.has_overflow())
     }
 
-    /// An enter that may sleep. One that submitted something says nothing of a signal that
-    /// ended its sleep: coming back early with nothing tells.
+    /// An enter that may sleep. One that submitted something does not report a signal
+    /// that ended its sleep: an early return without completions shows it.
     #[inline(always)]
     fn sleep(&mut self, view: &mut View<'_>, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
         let before = self.reaped;
@@ -297,8 +297,8 @@ impl Uring {
                 Token::Held { index, .. } => {
                     *pending -= 1;
                     match result {
-                        EAGAIN => view.took(index, 0, true),
-                        result => view.took(index, result, false),
+                        EAGAIN => view.report_write(index, 0, true),
+                        result => view.report_write(index, result, false),
                     }
                 }
                 Token::Control => *control = Some(result),
@@ -323,7 +323,7 @@ impl Uring {
                         unwatched.extend(Some(handle).filter(|_| is_its));
                     }
                     if is_its {
-                        view.rang(handle);
+                        view.woken_by_doorbell(handle);
                     }
                 }
                 Token::Silent => {}
@@ -331,9 +331,9 @@ impl Uring {
         });
     }
 
-    /// What became of the batch's sends, now that its enter has returned. After one that
-    /// failed, some may not have been submitted, or their completions may still be in the
-    /// kernel: they and their data stay for the next.
+    /// Reports the batch's sends, now that its enter has returned. After one that failed,
+    /// some may not have been submitted, or their completions may still be in the kernel:
+    /// they and their data stay for the next.
     fn settle_batch(&mut self, view: &mut View<'_>) {
         if self.outcome_is_known() {
             self.settle_known_batch(view);
@@ -345,11 +345,11 @@ impl Uring {
             let (result, blocked) = match send.result {
                 None => (send.bytes as i32, false),
                 Some(EAGAIN) => (0, true),
-                Some(taken) => (taken, taken >= 0),
+                Some(accepted) => (accepted, accepted >= 0),
             };
             match send.of {
-                SendOf::Fresh(fresh) => view.took_fresh(fresh, result, blocked),
-                SendOf::Queue(handle) => view.took(handle, result, blocked),
+                SendOf::Fresh(fresh) => view.report_fresh(fresh, result, blocked),
+                SendOf::Queue(handle) => view.report_write(handle, result, blocked),
             }
         }
         self.requests.batch_is_over();
@@ -386,7 +386,7 @@ impl Uring {
         }
     }
 
-    /// Polls doorbells again that are still waited at.
+    /// Polls doorbells again that the channel still waits for.
     #[inline]
     fn watch_doorbells_again(&mut self, view: &mut View<'_>) -> io::Result<()> {
         while let Some(handle) = self.unwatched.pop() {
@@ -398,7 +398,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Hands out what the set of polls has to report, and waits for more.
+    /// Delivers what the set of polls reports, and waits for more.
     fn run_polls(&mut self, view: &mut View<'_>) -> io::Result<()> {
         if mem::take(&mut self.polls_ready)
             && let Some(set) = self.polls.set().map(|set| set.as_raw_fd())
@@ -454,8 +454,8 @@ impl Engine for Uring {
         self.watch_doorbells_again(view)?;
         self.stock.refill(view);
         let mut urgent = self.take_requests(view)?;
-        // What was just closed may have made room; and what this batch sends may give back
-        // the very buffers that readers wait for.
+        // Closes may have made room; and the sends of this batch may return the very
+        // buffers that readers wait for.
         if view.resume() {
             urgent |= self.take_requests(view)?;
         }
@@ -568,7 +568,7 @@ impl Engine for Uring {
                 self.push_cancel_all();
             }
             let sleep = Sleep::Until { completions: 1, timeout: Some(PATIENCE), gather: None };
-            // Whatever this says, both counts show whether it helped.
+            // Whatever this returns, both counts show whether it helped.
             let _ = self.enter(view, sleep);
             self.settle_batch(view);
         }

@@ -55,8 +55,8 @@ pub(super) struct Requests {
     spare_datagram_reads: Vec<Box<DatagramRead>>,
 }
 
-/// What a single recvmsg leaves beside the payload; the kernel writes it at the end, so
-/// it must stay where it is.
+/// What a single recvmsg writes beside the payload; the kernel writes it at the end, so
+/// it must stay in place.
 struct DatagramRead {
     header: libc::msghdr,
     name: [u8; NAME_SIZE],
@@ -288,7 +288,7 @@ impl Uring {
     }
 
     fn start_poll(&mut self, view: &mut View<'_>, op: OpId, poll: Poll, cancelled: bool) {
-        // The caller may have closed the descriptor of one that was cancelled by then.
+        // If it was cancelled, the caller may have closed the descriptor by now.
         if cancelled {
             self.pending -= 1;
             return view.push_done(Done::plain(op, -libc::ECANCELED));
@@ -328,7 +328,8 @@ impl Uring {
     fn pooled_read(&mut self, target: Target, shape: Shape, multishot: bool, op: OpId, len: u32) -> Entry {
         match shape {
             Shape::Stream { .. } if multishot && self.capabilities.multishot_recv => {
-                // What one connection may bring in a row before others get their turn.
+                // Bytes that one connection may bring in a row before others get their
+                // turn.
                 let turn = if self.capabilities.recv_len_cap { len * TURN_BUFFERS } else { 0 };
                 aimed!(target, |file| opcode::RecvMulti::new(file, BUFFER_GROUP).len(turn).build())
             }
@@ -387,7 +388,7 @@ impl Uring {
             NextWrites::Send { urgent } => urgent,
         };
         let Some((target, file)) = Self::target(view, handle).zip(view.file(handle)) else {
-            view.took(handle, -libc::EBADF, false);
+            view.report_write(handle, -libc::EBADF, false);
             return true;
         };
         let (shape, blocked) = (file.shape(), file.is_write_blocked());
@@ -509,8 +510,8 @@ impl Uring {
         self.push(cancel.flags(flags | Flags::SKIP_SUCCESS), Token::Silent);
     }
 
-    /// Cancels what is pending on a handle. By their names as far as the channel knows them:
-    /// a cancel by file looks at everything that is pending in the ring.
+    /// Cancels pending operations of a handle, each by its name where the channel has it:
+    /// a cancel by file searches everything that is pending in the ring.
     pub(super) fn cancel_pending(&mut self, view: &View<'_>, handle: u32, flags: Flags) {
         let (Some(file), Some(target)) = (view.file(handle), Self::target(view, handle)) else {
             return;

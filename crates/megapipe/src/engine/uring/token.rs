@@ -1,4 +1,5 @@
-//! What a completion belongs to, in the 64 bits the kernel carries for us.
+//! The operation that a completion belongs to, in the 64 bits that the kernel carries for
+//! us.
 
 use crate::engine::watch::Watch;
 use crate::id::OpId;
@@ -19,7 +20,7 @@ pub(super) enum Token {
     Watch(Watch),
     /// The poll of a handle's doorbell.
     Doorbell { index: u32, generation: u32 },
-    /// A request whose failure concerns nobody: a cancel that came too late, a close.
+    /// A request whose failure does not matter: a cancel that came too late, a close.
     Silent,
 }
 

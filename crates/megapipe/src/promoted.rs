@@ -1,5 +1,5 @@
-//! What is received on a promoted connection: bytes that come through shared memory, beside
-//! the kernel connection whose reading goes on for bells, spilled bytes and the end.
+//! Receiving on a promoted connection: bytes of the ring, and of the TCP path, where
+//! reads go on for wake-ups, spilled bytes and the end of the stream.
 
 mod calls;
 mod write;
@@ -19,149 +19,151 @@ use crate::engine::{Done, Request};
 use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
 
-/// Buffers that a connection may hold while nobody reads it; the kernel keeps the rest.
-const STASH_MAX: usize = 8;
+/// Buffers of bytes from the kernel that a connection may hold without a reader; the
+/// kernel keeps further ones.
+const KERNEL_BUFFERS_MAX: usize = 8;
 
-/// A promoted connection's part of its handle.
-pub(crate) struct Lane {
+/// The state of a promoted connection.
+pub(crate) struct Promoted {
     pub(crate) connection: Connection,
-    /// The loop at the other end, by its place among those the channel knows.
+    /// The peer's loop: its index in `Promoter::other_loops`.
     pub(crate) other_loop: usize,
-    /// Keeps that place.
+    /// Keeps that index in use.
     _peer_loop: Arc<PeerLoop>,
-    /// Those of both endpoints. The engine watches the own one.
+    /// Both endpoints'. The engine watches our own.
     pub(crate) doorbells: Option<Doorbells>,
-    /// Times that the own one woke this end since it was emptied, which is long before its page is full. (Each write is an edge,
-    /// also one that finds bytes there.)
-    rung: u8,
-    /// What the kernel gave and nobody has got yet, in order.
-    stash: VecDeque<Stashed>,
-    /// Bytes of it.
+    /// Wake-ups by our own doorbell since it was emptied, far more often than its page
+    /// fills up. (Each write is an edge, also one that finds bytes there.)
+    doorbell_wakes: u8,
+    /// Bytes read from the kernel and not yet delivered, in order.
+    kernel_bytes: VecDeque<KernelBytes>,
+    /// Number of those bytes.
     unread: usize,
-    /// A bell is queued or on its way.
-    pub(crate) bell_under_way: Option<WakeUp>,
-    /// Looked at whenever the channel is awake.
+    /// A wake-up of the peer is queued or in the kernel.
+    pub(crate) wake_up_under_way: Option<WakeUp>,
+    /// Polled whenever the channel is awake.
     pub(crate) hot: bool,
-    /// Sleeps of the channel since something came.
+    /// Sleeps of the channel since bytes last came.
     pub(crate) sleeps: u8,
-    /// Armed though it is hot, as bells are not heard.
-    pub(crate) muted: bool,
-    /// The other end broke the rules.
+    /// Masked though it is hot: the kernel connection cannot be read.
+    pub(crate) masked: bool,
+    /// The peer violated the protocol.
     pub(crate) broken: bool,
 }
 
-/// Bytes that wait for a reader.
-enum Stashed {
+/// Bytes from the kernel that no read has consumed.
+enum KernelBytes {
     Pooled(Buffer),
-    /// Nobody came for them: the pool's buffer serves others. From the offset on.
+    /// Copied, so that the pool's buffer serves others; unread from the offset on.
     Copied(Vec<u8>, usize),
 }
 
-impl Stashed {
+impl KernelBytes {
     fn bytes(&self) -> &[u8] {
         match self {
-            Stashed::Pooled(buffer) => buffer,
-            Stashed::Copied(bytes, offset) => &bytes[*offset..],
+            KernelBytes::Pooled(buffer) => buffer,
+            KernelBytes::Copied(bytes, offset) => &bytes[*offset..],
         }
     }
 
     fn advance(&mut self, count: usize) {
         match self {
-            Stashed::Pooled(buffer) => buffer.advance(count),
-            Stashed::Copied(_, offset) => *offset += count,
+            KernelBytes::Pooled(buffer) => buffer.advance(count),
+            KernelBytes::Copied(_, offset) => *offset += count,
         }
     }
 
     fn leave_pool(&mut self) {
-        if let Stashed::Pooled(buffer) = self {
-            *self = Stashed::Copied(buffer.to_vec(), 0);
+        if let KernelBytes::Pooled(buffer) = self {
+            *self = KernelBytes::Copied(buffer.to_vec(), 0);
         }
     }
 }
 
-/// What a bell leads to.
+/// Whether a wake-up over TCP would be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listening {
-    /// Somebody waits for bytes, and the kernel connection is being read.
-    Yes,
-    /// Somebody waits for bytes, but the kernel connection cannot be read for now.
-    Deaf,
-    /// Nobody waits for bytes.
-    No,
+pub(crate) enum ReaderState {
+    /// A read waits for bytes, and the kernel connection is being read.
+    Reading,
+    /// A read waits for bytes, but the kernel connection cannot be read for now.
+    Blocked,
+    /// No read waits for bytes.
+    Absent,
 }
 
-impl Lane {
+impl Promoted {
     pub(crate) fn new(
         connection: Connection,
         other_loop: usize,
         peer_loop: Arc<PeerLoop>,
         doorbells: Option<Doorbells>,
-    ) -> Lane {
-        let mut lane = Lane {
+    ) -> Promoted {
+        let mut promoted = Promoted {
             connection,
             other_loop,
             _peer_loop: peer_loop,
             doorbells,
-            rung: 0,
-            stash: VecDeque::new(),
+            doorbell_wakes: 0,
+            kernel_bytes: VecDeque::new(),
             unread: 0,
-            bell_under_way: None,
+            wake_up_under_way: None,
             hot: false,
             sleeps: 0,
-            muted: false,
+            masked: false,
             broken: false,
         };
-        lane.mute();
-        let by = lane.wake_up();
-        lane.connection.polled_by(0, by);
-        lane
+        promoted.mask();
+        let by = promoted.wake_up();
+        promoted.connection.polled_by(0, by);
+        promoted
     }
 
-    /// How this end is woken.
+    /// How the peer wakes this endpoint.
     pub(crate) fn wake_up(&self) -> WakeUp {
         if self.doorbells.is_some() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
 
-    /// Asks to be woken. True: something is here already.
+    /// Asks the peer for a wake-up. True: bytes are here already.
     pub(crate) fn arm(&mut self) -> bool {
         let by = self.wake_up();
         self.connection.arm(by).unwrap_or(true)
     }
 
-    /// It takes nothing for now, whatever comes.
-    pub(crate) fn mute(&mut self) {
+    /// Asks for no wake-ups: nothing would be read for now.
+    pub(crate) fn mask(&mut self) {
         let by = self.wake_up();
         self.connection.mask_by(by);
     }
 
-    /// Whether closing now has to reset the connection, as closing over unread bytes does
+    /// Whether closing now must reset the connection, as closing with unread bytes does
     /// on TCP.
     pub(crate) fn needs_reset(&mut self) -> bool {
-        // Some came behind bytes that were handed out since.
-        self.drop_bells();
+        // Some lay behind bytes that were delivered since.
+        self.drop_wake_ups();
         self.broken || self.unread > 0 || self.connection.has_unread()
     }
 
-    /// Whether writes pass the ring by: the connection is over, or has an end in sight.
+    /// Whether writes go to the kernel: the connection has failed, or is ending.
     pub(crate) fn sends_to_kernel(&self) -> bool {
         self.broken || self.connection.stays_with_kernel()
     }
 
-    /// Drops bytes that came from the kernel behind all others; false if they are not bells.
-    pub(crate) fn took_bells(&mut self, count: usize) -> bool {
-        let bells = self.unread == 0
+    /// Discards `count` bytes read behind all others if they are wake-ups; false if they
+    /// are not.
+    pub(crate) fn drop_if_wake_ups(&mut self, count: usize) -> bool {
+        let wake_ups = self.unread == 0
             && matches!(self.connection.front(count), Ok(Front::WakeUps(all)) if all == count as u64);
-        if bells {
+        if wake_ups {
             self.connection.kernel_delivered(count);
         }
-        bells
+        wake_ups
     }
 
-    pub(crate) fn has_stash(&self) -> bool {
-        !self.stash.is_empty()
+    pub(crate) fn has_kernel_bytes(&self) -> bool {
+        !self.kernel_bytes.is_empty()
     }
 
-    /// The other end broke the rules: for this one the connection ends as by a reset.
+    /// The peer violated the protocol: the next read reports a reset.
     #[cold]
     fn break_off(&mut self, what: Corrupt) -> Next {
         if !std::mem::replace(&mut self.broken, true) {
@@ -178,8 +180,8 @@ impl Lane {
         self.connection.next(self.unread).unwrap_or_else(|corrupt| self.break_off(corrupt))
     }
 
-    /// Drops the bells at the front of what the kernel gave.
-    fn drop_bells(&mut self) {
+    /// Discards the wake-ups at the front of the bytes from the kernel.
+    fn drop_wake_ups(&mut self) {
         while self.unread > 0
             && let Ok(Front::WakeUps(count)) = self.connection.front(self.unread)
         {
@@ -191,26 +193,27 @@ impl Lane {
         self.connection.kernel_delivered(count);
         self.unread -= count;
         let mut left = count;
-        while let Some(first) = self.stash.front_mut() {
+        while let Some(first) = self.kernel_bytes.front_mut() {
             let len = first.bytes().len();
             if len > left {
                 first.advance(left);
                 return;
             }
             left -= len;
-            self.stash.pop_front();
+            self.kernel_bytes.pop_front();
         }
     }
 }
 
 impl Core {
-    pub(crate) fn lane(&mut self, handle: u32) -> Option<&mut Lane> {
-        self.handles.at_mut(handle)?.lane.as_deref_mut()
+    pub(crate) fn promoted(&mut self, handle: u32) -> Option<&mut Promoted> {
+        self.handles.at_mut(handle)?.promoted.as_deref_mut()
     }
 
-    /// The first read that waits for bytes; the watch, which stands before it, does not, nor
-    /// does a stream of which the program holds enough.
-    fn lane_reader(&self, handle: u32) -> Option<u32> {
+    /// The first read that waits for bytes. The channel's own read, which stands before
+    /// it, does not; nor does a stream of which the program holds all the buffers that
+    /// its quota allows.
+    fn promoted_reader(&self, handle: u32) -> Option<u32> {
         let entry = self.handles.at(handle)?;
         if entry.state != State::Open {
             return None;
@@ -220,24 +223,25 @@ impl Core {
             Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. } => *next,
             _ => head,
         };
-        // One that was cancelled only waits for its end to be handed out.
+        // A cancelled one only waits for its completion to be delivered.
         let reader = self.ops.at(first)?;
         (!reader.cancelled && !reader.is_full()).then_some(first)
     }
 
-    /// A read was queued or ended on a promoted connection: sees to it that the kernel's
-    /// side is being read, under a read of the channel's own, and that the ring is looked at.
-    pub(crate) fn tend_lane(&mut self, handle: u32) {
-        let reader = self.lane_reader(handle);
+    /// A read was queued or ended on a promoted connection. Makes the connection hot, and
+    /// keeps a read of the channel's own pending in the kernel.
+    pub(crate) fn arrange_reads(&mut self, handle: u32) {
+        let reader = self.promoted_reader(handle);
         let Some(entry) = self.handles.at_mut(handle) else { return };
         let (head, state) = (entry.reads.head, entry.state);
-        let Some(lane) = entry.lane.as_deref_mut() else { return };
-        let enough = lane.connection.kernel_has_ended() || lane.stash.len() >= STASH_MAX;
-        if !lane.hot && reader.is_some() {
-            lane.hot = true;
-            lane.sleeps = 0;
-            lane.muted = false;
-            lane.connection.disarm();
+        let Some(promoted) = entry.promoted.as_deref_mut() else { return };
+        let enough =
+            promoted.connection.kernel_has_ended() || promoted.kernel_bytes.len() >= KERNEL_BUFFERS_MAX;
+        if !promoted.hot && reader.is_some() {
+            promoted.hot = true;
+            promoted.sleeps = 0;
+            promoted.masked = false;
+            promoted.connection.disarm();
             let name = self.name_of(handle);
             self.heated.push(name);
         }
@@ -254,42 +258,43 @@ impl Core {
         self.start_read_in_turn(watch);
     }
 
-    /// Its doorbell woke the channel.
-    pub(crate) fn is_woken(&mut self, handle: u32) {
-        let Some(lane) = self.lane(handle) else { return };
-        lane.rung = lane.rung.wrapping_add(1);
-        if let Some(Doorbells { own, kind, .. }) = &lane.doorbells
-            && (lane.rung == 0 || *kind == Kind::Queue || !sys::doorbell::may_stay_unread())
+    /// The connection's doorbell woke the channel.
+    pub(crate) fn doorbell_woke(&mut self, handle: u32) {
+        let Some(promoted) = self.promoted(handle) else { return };
+        promoted.doorbell_wakes = promoted.doorbell_wakes.wrapping_add(1);
+        if let Some(Doorbells { own, kind, .. }) = &promoted.doorbells
+            && (promoted.doorbell_wakes == 0 || *kind == Kind::Queue || !sys::doorbell::may_stay_unread())
         {
             sys::doorbell::empty(own.as_fd(), *kind);
         }
-        let woke_at = lane.connection.peer_woke_at();
+        let woke_at = promoted.connection.peer_woke_at();
         self.spin.woken_at(woke_at);
-        self.answer_if_left(handle);
-        self.tend_lane(handle);
+        self.answer_if_demoted(handle);
+        self.arrange_reads(handle);
     }
 
-    /// What a bell on this connection would lead to.
-    pub(crate) fn listening(&self, handle: u32) -> Listening {
+    /// Whether a wake-up over TCP of this connection would be read.
+    pub(crate) fn reader_state(&self, handle: u32) -> ReaderState {
         let watch = self.handles.at(handle).and_then(|entry| self.ops.at(entry.reads.head));
-        match self.lane_reader(handle) {
-            None => Listening::No,
-            Some(_) if watch.is_some_and(|op| op.started) => Listening::Yes,
-            Some(_) => Listening::Deaf,
+        match self.promoted_reader(handle) {
+            None => ReaderState::Absent,
+            Some(_) if watch.is_some_and(|op| op.started) => ReaderState::Reading,
+            Some(_) => ReaderState::Blocked,
         }
     }
 
-    /// Nobody reads, and much is here already: the kernel keeps what comes next, and its
-    /// back-pressure is the peer's; and others have the buffers.
-    fn rest_watch(&mut self, handle: u32, watch: OpId) {
-        if self.lane_reader(handle).is_some() {
+    /// Without a reader, and with KERNEL_BUFFERS_MAX buffers read, cancels the channel's
+    /// read: the kernel's window then stops the peer. Copies the bytes: other connections
+    /// need the buffers.
+    fn pause_watch(&mut self, handle: u32, watch: OpId) {
+        if self.promoted_reader(handle).is_some() {
             return;
         }
-        let Some(lane) = self.lane(handle) else { return };
-        if lane.stash.len() < STASH_MAX {
+        let Some(promoted) = self.promoted(handle) else { return };
+        if promoted.kernel_bytes.len() < KERNEL_BUFFERS_MAX {
             return;
         }
-        lane.stash.iter_mut().for_each(Stashed::leave_pool);
+        promoted.kernel_bytes.iter_mut().for_each(KernelBytes::leave_pool);
         if let Some(op) = self.op_mut(watch)
             && op.started
             && !std::mem::replace(&mut op.cancelled, true)
@@ -298,31 +303,32 @@ impl Core {
         }
     }
 
-    /// What the kernel gave to a promoted connection.
-    pub(crate) fn settle_lane(&mut self, handle: u32, done: &Done) -> Option<Event> {
+    /// A read of a promoted connection's kernel side has a result.
+    pub(crate) fn settle_promoted(&mut self, handle: u32, done: &Done) -> Option<Event> {
         let ended = !done.has(Done::MORE);
         let buffer = self.filled(done);
-        // Of reads, the kernel holds the watch only; others can but be cancelled.
+        // The kernel has the channel's own read only; others are here because they were
+        // cancelled.
         let (watch, cancelled) = match self.op(done.op)? {
             Op { kind: OpKind::ReadStream { watch, .. }, cancelled, .. } => (*watch, *cancelled),
             Op { cancelled, .. } => (false, *cancelled),
         };
-        let lane = self.lane(handle)?;
+        let promoted = self.promoted(handle)?;
         match done.result {
             result if result == -libc::ECANCELED => {
                 self.end_read(handle, done.op);
-                self.tend_lane(handle);
+                self.arrange_reads(handle);
                 let result = outcome(done.result);
                 return (!watch).then_some(Event::Read { result, data: ReadData::None, more: false });
             }
             result if result > 0 => {
                 if let Some(buffer) = buffer {
-                    lane.unread += buffer.len();
-                    lane.stash.push_back(Stashed::Pooled(buffer));
-                    lane.drop_bells();
-                    let woke_at = lane.connection.peer_woke_at();
+                    promoted.unread += buffer.len();
+                    promoted.kernel_bytes.push_back(KernelBytes::Pooled(buffer));
+                    promoted.drop_wake_ups();
+                    let woke_at = promoted.connection.peer_woke_at();
                     self.spin.woken_at(woke_at);
-                    self.answer_if_left(handle);
+                    self.answer_if_demoted(handle);
                 }
                 if ended && cancelled {
                     self.push_cancelled(done.op);
@@ -332,22 +338,22 @@ impl Core {
                     }
                     self.start_read_in_turn(done.op);
                 }
-                self.rest_watch(handle, done.op);
+                self.pause_watch(handle, done.op);
             }
             result => {
                 let end = if result == 0 { KernelEnd::Finished } else { KernelEnd::Failed(-result) };
-                lane.connection.kernel_ended(end);
+                promoted.connection.kernel_ended(end);
                 if watch {
                     self.end_read(handle, done.op);
                 }
             }
         }
-        self.tend_lane(handle);
+        self.arrange_reads(handle);
         None
     }
 
-    /// Takes in what the kernel gave already, before a close.
-    pub(crate) fn settle_all_of_lane(&mut self, handle: u32) {
+    /// Before a close: settles the reads that the kernel has completed.
+    pub(crate) fn settle_kernel_reads(&mut self, handle: u32) {
         let name = self.name_of(handle);
         for _ in 0..self.done.len() {
             let Some(done) = self.done.pop_front() else { return };
@@ -362,18 +368,18 @@ impl Core {
         }
     }
 
-    /// The next completion of a promoted connection, if something for its reader is here.
+    /// The next completion of a promoted connection, if there is something to read.
     #[inline(always)]
-    pub(crate) fn lane_next(&mut self, name: Handle) -> Option<Completion> {
+    pub(crate) fn next_of_promoted(&mut self, name: Handle) -> Option<Completion> {
         let entry = self.handles.get_mut(name.index, name.generation)?;
-        let lane = entry.lane.as_deref_mut()?;
-        let count = match lane.next() {
+        let promoted = entry.promoted.as_deref_mut()?;
+        let count = match promoted.next() {
             Next::Nothing => return None,
             Next::Ring(count) => count,
-            next => return self.lane_deliver(name.index, next),
+            next => return self.deliver_promoted(name.index, next),
         };
-        // What nearly all of them are, in one piece: bytes of the ring, for a streaming read
-        // behind the watch.
+        // The most frequent case, in one piece: bytes of the ring, for a streaming read
+        // behind the channel's own.
         let reader = match self.ops.at(entry.reads.head) {
             Some(Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. }) => *next,
             _ => NO_OP,
@@ -383,37 +389,37 @@ impl Core {
                 self.ops.at(reader)
             && let Some(id) = self.ring_pool.take_free()
         {
-            lane.sleeps = 0;
+            promoted.sleeps = 0;
             self.stats.ring_reads += 1;
             self.stats.completions += 1;
             let mut buffer = self.ring_pool.claim(id, 0, count.min(u32::MAX as usize) as u32);
-            let read = lane.connection.read_ring(&mut buffer).unwrap_or(0);
+            let read = promoted.connection.read_ring(&mut buffer).unwrap_or(0);
             buffer.truncate(read);
             let op = OpId { index: reader, generation: self.ops.generation(reader) };
             let event = Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: true };
             return Some(Completion { handle: name, cookie: entry.cookie, op, event });
         }
-        self.lane_deliver(name.index, Next::Ring(count))
+        self.deliver_promoted(name.index, Next::Ring(count))
     }
 
     #[inline(never)]
-    fn lane_deliver(&mut self, handle: u32, mut next: Next) -> Option<Completion> {
-        let reader = self.lane_reader(handle)?;
+    fn deliver_promoted(&mut self, handle: u32, mut next: Next) -> Option<Completion> {
+        let reader = self.promoted_reader(handle)?;
         for _ in 0..4 {
-            let lane = self.lane(handle)?;
+            let promoted = self.promoted(handle)?;
             let (event, more) = match next {
                 Next::Nothing => return None,
                 Next::Ring(count) => self.deliver_from_ring(handle, reader, count)?,
-                Next::Kernel => match lane.connection.front(lane.unread) {
+                Next::Kernel => match promoted.connection.front(promoted.unread) {
                     Ok(Front::WakeUps(count)) => {
-                        lane.drop_bytes(count as usize);
-                        next = lane.next();
+                        promoted.drop_bytes(count as usize);
+                        next = promoted.next();
                         continue;
                     }
                     Ok(Front::Data(count)) => self.deliver_from_kernel(handle, reader, count as usize)?,
                     Ok(Front::Later) => return None,
                     Err(corrupt) => {
-                        next = lane.break_off(corrupt);
+                        next = promoted.break_off(corrupt);
                         continue;
                     }
                 },
@@ -422,17 +428,17 @@ impl Core {
                         KernelEnd::Finished => Ok(0),
                         KernelEnd::Failed(errno) => Err(std::io::Error::from_raw_os_error(errno)),
                     };
-                    lane.connection.end_was_reported();
+                    promoted.connection.end_was_reported();
                     let data = self.take_read_data(reader);
                     (Event::Read { result, data, more: false }, false)
                 }
             };
-            return self.complete_lane(handle, reader, event, more);
+            return self.complete_promoted(handle, reader, event, more);
         }
         None
     }
 
-    fn complete_lane(
+    fn complete_promoted(
         &mut self,
         handle: u32,
         reader: u32,
@@ -446,13 +452,13 @@ impl Core {
         let name = self.name_of(handle);
         let entry = self.handles.at_mut(handle)?;
         let (cookie, unwatched) = (entry.cookie, entry.reads.head == reader);
-        if let Some(lane) = entry.lane.as_deref_mut() {
-            lane.sleeps = 0;
+        if let Some(promoted) = entry.promoted.as_deref_mut() {
+            promoted.sleeps = 0;
         }
         if !more {
             self.end_read(handle, op);
         } else if unwatched {
-            self.tend_lane(handle);
+            self.arrange_reads(handle);
         }
         self.stats.completions += 1;
         Some(Completion { handle: name, cookie, op, event })
@@ -471,7 +477,7 @@ impl Core {
             OpKind::Read { data: ReadData::None, .. } => false,
             _ => {
                 let mut data = self.take_read_data(reader);
-                let connection = &mut self.lane(handle)?.connection;
+                let connection = &mut self.promoted(handle)?.connection;
                 let read = data.fill(count, &mut |room| connection.read_ring(room).unwrap_or(0));
                 self.stats.ring_reads += 1;
                 return Some((Event::Read { result: Ok(read), data, more: false }, false));
@@ -482,7 +488,7 @@ impl Core {
             return None;
         };
         let mut buffer = self.ring_pool.claim(id, 0, count.min(u32::MAX as usize) as u32);
-        let read = self.lane(handle)?.connection.read_ring(&mut buffer).unwrap_or(0);
+        let read = self.promoted(handle)?.connection.read_ring(&mut buffer).unwrap_or(0);
         buffer.truncate(read);
         self.stats.ring_reads += 1;
         Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))
@@ -497,33 +503,33 @@ impl Core {
         let ring_pool = std::rc::Rc::clone(&self.ring_pool);
         if !pooled {
             let mut data = self.take_read_data(reader);
-            let lane = self.lane(handle)?;
+            let promoted = self.promoted(handle)?;
             let mut left = count;
             let read = data.fill(count, &mut |room| {
-                let Some(first) = lane.stash.front() else { return 0 };
+                let Some(first) = promoted.kernel_bytes.front() else { return 0 };
                 let first = first.bytes();
                 let here = left.min(first.len()).min(room.len());
                 room[..here].copy_from_slice(&first[..here]);
-                lane.drop_bytes(here);
+                promoted.drop_bytes(here);
                 left -= here;
                 here
             });
             return Some((Event::Read { result: Ok(read), data, more: false }, false));
         }
-        let lane = self.lane(handle)?;
-        let buffer = match lane.stash.pop_front()? {
-            Stashed::Pooled(buffer) if buffer.len() <= count => {
-                lane.connection.kernel_delivered(buffer.len());
-                lane.unread -= buffer.len();
+        let promoted = self.promoted(handle)?;
+        let buffer = match promoted.kernel_bytes.pop_front()? {
+            KernelBytes::Pooled(buffer) if buffer.len() <= count => {
+                promoted.connection.kernel_delivered(buffer.len());
+                promoted.unread -= buffer.len();
                 buffer
             }
-            // The rest of it belongs to what comes after ring bytes.
+            // Its other bytes come after ring bytes.
             other => {
-                lane.stash.push_front(other);
+                promoted.kernel_bytes.push_front(other);
                 let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
-                let bytes = lane.stash.front()?.bytes();
+                let bytes = promoted.kernel_bytes.front()?.bytes();
                 part.extend_from_slice(&bytes[..count.min(bytes.len())]);
-                lane.drop_bytes(part.len());
+                promoted.drop_bytes(part.len());
                 part
             }
         };
@@ -531,16 +537,16 @@ impl Core {
         Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))
     }
 
-    /// Whether a look at the ring of a hot connection would hand something out now.
-    pub(crate) fn lane_has_news(&mut self, handle: u32) -> bool {
-        let Some(reader) = self.lane_reader(handle) else { return false };
+    /// Whether a read of the hot connection would return something now.
+    pub(crate) fn promoted_is_ready(&mut self, handle: u32) -> bool {
+        let Some(reader) = self.promoted_reader(handle) else { return false };
         let pooled = !matches!(&self.ops.at(reader), Some(Op { kind: OpKind::Read { data, .. }, .. }) if !matches!(data, ReadData::None));
         if pooled && self.ring_pool.free_count() == 0 {
             return false;
         }
-        match self.lane(handle) {
-            Some(lane) if lane.broken => true,
-            Some(lane) => lane.connection.poll().unwrap_or(true),
+        match self.promoted(handle) {
+            Some(promoted) if promoted.broken => true,
+            Some(promoted) => promoted.connection.poll().unwrap_or(true),
             None => false,
         }
     }

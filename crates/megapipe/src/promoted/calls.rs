@@ -1,4 +1,4 @@
-//! What the channel's calls do on a promoted connection: writes into its ring, and its end.
+//! The channel's calls on a promoted connection: writes and the close.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,12 +15,11 @@ use crate::error::SubmitError;
 use crate::id::{Handle, OpId};
 use crate::rejected::Rejected;
 
-/// Turns that a wake-up may take to reach the kernel; an engine repeats what is interrupted.
+/// Turns in which a wake-up must reach the kernel; an engine repeats what is interrupted.
 const FLUSHES_MAX: u32 = 8;
 
 impl Channel {
-    /// A write to a promoted connection: into the ring, and what does not fit behind it
-    /// through the kernel.
+    /// Writes to the ring; what does not fit goes through the kernel.
     pub(crate) fn write_promoted(
         &mut self,
         handle: Handle,
@@ -32,7 +31,7 @@ impl Channel {
         if len == 0 {
             return Err(Rejected::new(SubmitError::InvalidArgument, data));
         }
-        // The ring is the parent's too.
+        // In a forked child the ring is still the parent's.
         if !self.fork_mark.is_here() {
             return Err(Rejected::new(SubmitError::StaleHandle, data));
         }
@@ -48,7 +47,7 @@ impl Channel {
             }
         }
         if written > 0 {
-            self.ring_if_wanted(index);
+            self.wake_if_wanted(index);
         }
         if written < len {
             let mut rest = &[] as &[u8];
@@ -59,17 +58,20 @@ impl Channel {
             });
             written += self.write_to_slow_reader(index, rest);
         }
-        if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
-            // The ring is full. A wake-up that is under way goes before what follows.
+        if written < len
+            && self.core.promoted(index).is_some_and(|promoted| promoted.connection.sends_to_ring())
+        {
+            // The ring is full. A wake-up under way must precede the bytes that go
+            // through the kernel.
             for _ in 0..FLUSHES_MAX {
-                if self.core.lane(index).is_none_or(|lane| lane.bell_under_way.is_none()) {
+                if self.core.promoted(index).is_none_or(|promoted| promoted.wake_up_under_way.is_none()) {
                     break;
                 }
                 let _ = self.turn(Wait::Flush);
             }
             self.core.spill(index);
         }
-        if self.core.lane(index).is_some_and(|lane| lane.broken) {
+        if self.core.promoted(index).is_some_and(|promoted| promoted.broken) {
             return Ok(self.core.fail_promoted(handle, data, quiet));
         }
         let op = self.core.queue_promoted(index, data, quiet, written)?;
@@ -77,22 +79,26 @@ impl Channel {
         Ok(op)
     }
 
-    /// The ring is full: waits a moment for its reader.
+    /// The ring is full: waits a moment for the peer to consume.
     pub(crate) fn write_to_slow_reader(&mut self, index: u32, bytes: &[u8]) -> usize {
-        if self.core.lane(index).is_some_and(|lane| lane.bell_under_way == Some(WakeUp::Doorbell)) {
-            // It is soon awake.
+        if self
+            .core
+            .promoted(index)
+            .is_some_and(|promoted| promoted.wake_up_under_way == Some(WakeUp::Doorbell))
+        {
+            // Submit it: the peer is awake soon.
             let _ = self.turn(Wait::Flush);
         }
         let written = self.core.wait_for_room(index, bytes);
         if written > 0 {
-            // It may have taken all, and gone to sleep, in between.
-            self.ring_if_wanted(index);
+            // The peer may have consumed all, and gone to sleep, in between.
+            self.wake_if_wanted(index);
         }
         written
     }
 
-    /// After a spill: hands the kernel what waits for it, so that the ring can be used
-    /// again once the reader has come so far.
+    /// After a spill: submits queued writes, so that the ring can be used again once the
+    /// peer has consumed them.
     #[inline]
     pub(crate) fn settle_spill(&mut self, index: u32) {
         let waits = |state| matches!(state, WriteState::Requested | WriteState::Fresh);
@@ -101,45 +107,44 @@ impl Channel {
         }
     }
 
-    /// A promoted connection is closed. With bytes in its ring that were never read it is
-    /// reset, as on TCP.
-    pub(crate) fn end_lane(&mut self, handle: Handle) {
-        if self.core.lane(handle.index).is_none() {
+    /// Closes a promoted connection; with unread bytes in its ring by a reset, as on TCP.
+    pub(crate) fn end_promoted(&mut self, handle: Handle) {
+        if self.core.promoted(handle.index).is_none() {
             return;
         }
-        self.core.lane_sends_no_more(handle.index);
-        if let Some(lane) = self.core.lane(handle.index) {
-            lane.connection.reads_no_more(true);
+        self.core.promoted_sends_no_more(handle.index);
+        if let Some(promoted) = self.core.promoted(handle.index) {
+            promoted.connection.reads_no_more(true);
         }
-        if !self.unread_are_bells(handle.index) {
+        if !self.only_wake_ups_unread(handle.index) {
             let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), handle.index);
         }
-        self.forget_lane(handle);
+        self.forget_promoted(handle);
     }
 
-    /// Whether a promoted connection leaves no bytes unread. Discards the wake-up bytes in the
-    /// kernel, which would count them as unread, send RST and drop what it has not sent yet.
-    /// One that is just coming is waited for, but not for long: all other connections of the
-    /// channel wait, too.
-    fn unread_are_bells(&mut self, index: u32) -> bool {
+    /// Whether a promoted connection has no unread bytes. Discards the wake-up bytes in
+    /// the kernel: it would count them as unread, send RST and drop what it has not sent
+    /// yet. Waits for one that the peer is sending, for few rounds: all other connections
+    /// of the channel wait, too.
+    fn only_wake_ups_unread(&mut self, index: u32) -> bool {
         const READS_MAX: u32 = 64;
-        self.core.settle_all_of_lane(index);
-        let mut bells = [MaybeUninit::uninit(); 256];
+        self.core.settle_kernel_reads(index);
+        let mut wake_ups = [MaybeUninit::uninit(); 256];
         let mut emptied = false;
         for _ in 0..READS_MAX {
-            if self.core.lane(index).is_none_or(|lane| lane.needs_reset()) {
+            if self.core.promoted(index).is_none_or(|promoted| promoted.needs_reset()) {
                 return false;
             }
             let fetched =
                 engine::with_descriptor(&mut self.engine, &mut View::of(&mut self.core), index, |fd| {
-                    socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
+                    socket2::SockRef::from(&fd).recv_with_flags(&mut wake_ups, libc::MSG_DONTWAIT)
                 });
-            let Some(lane) = self.core.lane(index) else { return false };
+            let Some(promoted) = self.core.promoted(index) else { return false };
             match fetched {
-                Ok(count @ 1..) if !lane.took_bells(count) => return false,
+                Ok(count @ 1..) if !promoted.drop_if_wake_ups(count) => return false,
                 Ok(1..) => emptied = false,
                 Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && lane.connection.is_given_more() =>
+                    if error.kind() == io::ErrorKind::WouldBlock && promoted.connection.is_given_more() =>
                 {
                     emptied = true;
                     std::thread::yield_now();
