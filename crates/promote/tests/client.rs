@@ -1,4 +1,4 @@
-//! The client beside monitors that are absent, slow, or not to be trusted.
+//! The client with monitors that are absent, slow, or not to be trusted.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use sys::mapping::MapError;
 use sys::memory_file::{MemoryFile, UnsoundFile};
 use sys::packet;
 
-/// A monitor that says what a test wants.
+/// A monitor that sends what a test wants.
 struct Monitor {
     path: PathBuf,
     listener: OwnedFd,
@@ -38,12 +38,12 @@ impl Monitor {
     /// A client that was welcomed and has offered these tokens, and the connection to it.
     fn welcomed(&self, offers: std::ops::RangeInclusive<u64>) -> (Client, OwnedFd) {
         let (mut client, connection) = self.client();
-        say(&connection, WELCOME, &[memory(LOOP_PAGE).writable.as_fd()]);
+        send(&connection, WELCOME, &[memory(LOOP_PAGE).writable.as_fd()]);
         assert!(matches!(client.receive().unwrap(), Some(Answer::Welcome { .. })));
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for number in offers {
             client.offer(token(number), socket.as_fd()).unwrap();
-            assert!(matches!(heard(&connection), Some(ClientMessage::Offer { .. })));
+            assert!(matches!(from_client(&connection), Some(ClientMessage::Offer { .. })));
         }
         (client, connection)
     }
@@ -52,7 +52,7 @@ impl Monitor {
     fn client(&self) -> (Client, OwnedFd) {
         let client = Client::connect(&self.options()).unwrap();
         let connection = packet::accept(self.listener.as_fd()).unwrap();
-        assert!(matches!(heard(&connection), Some(ClientMessage::Hello { version_min: 1, .. })));
+        assert!(matches!(from_client(&connection), Some(ClientMessage::Hello { version_min: 1, .. })));
         (client, connection)
     }
 }
@@ -63,14 +63,14 @@ impl Drop for Monitor {
     }
 }
 
-/// What the client said; `None` if nothing.
-fn heard(connection: &OwnedFd) -> Option<ClientMessage> {
+/// The client's next message; `None` if there is none.
+fn from_client(connection: &OwnedFd) -> Option<ClientMessage> {
     let mut bytes = [0; 256];
     let received = packet::receive(connection.as_fd(), &mut bytes).ok()?;
     Some(ClientMessage::decode(&bytes[..received.len]).unwrap())
 }
 
-fn say(connection: &OwnedFd, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) {
+fn send(connection: &OwnedFd, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) {
     packet::send(connection.as_fd(), message.encode().as_bytes(), descriptors).unwrap();
 }
 
@@ -90,7 +90,7 @@ fn grant(number: u64) -> MonitorMessage {
 }
 
 #[test]
-fn an_absent_monitor_is_looked_for_when_it_is_time() {
+fn an_absent_monitor_is_tried_again_when_it_is_time() {
     let monitor = Monitor::new("absent");
     let path = monitor.path.clone();
     let options = monitor.options();
@@ -115,12 +115,12 @@ fn an_absent_monitor_is_looked_for_when_it_is_time() {
 #[test]
 fn memory_is_mapped_only_if_it_is_sound() {
     let monitor = Monitor::new("sound");
-    let (page, segment, small) = (memory(LOOP_PAGE), memory(SIZE as usize), memory(4096));
+    let (page, region, small) = (memory(LOOP_PAGE), memory(SIZE as usize), memory(4096));
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let unsealed = rustix::fs::memfd_create("test", flags).unwrap();
     rustix::fs::ftruncate(&unsealed, SIZE.into()).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    let (own, peer, page) = (segment.writable.as_fd(), segment.read_only.as_fd(), page.writable.as_fd());
+    let (own, peer, page) = (region.writable.as_fd(), region.read_only.as_fd(), page.writable.as_fd());
 
     type Expected = fn(&LossCause) -> bool;
     let foreign: Expected =
@@ -151,31 +151,31 @@ fn memory_is_mapped_only_if_it_is_sound() {
             MonitorMessage::Welcome { .. } => monitor.client(),
             _ => monitor.welcomed(1..=1),
         };
-        say(&connection, message, &with);
+        send(&connection, message, &with);
         let loss = client.receive().unwrap_err();
         assert!(expected(&loss.cause), "{message:?}: {loss}");
         assert!(client.fd().is_none() && client.receive().unwrap().is_none());
     }
-    // Whereas a segment that this process may not write to is only this connection's loss.
+    // A region that this process may not write to is only this connection's loss.
     let (mut client, connection) = monitor.welcomed(7..=7);
-    say(&connection, grant(7), &[peer, peer, page]);
+    send(&connection, grant(7), &[peer, peer, page]);
     let answer = client.receive().unwrap().unwrap();
     assert!(matches!(answer, Answer::Refused { reason: Reason::NoMemory, .. }), "{answer:?}");
-    assert_eq!(heard(&connection), Some(ClientMessage::Withdraw { token: token(7) }));
+    assert_eq!(from_client(&connection), Some(ClientMessage::Withdraw { token: token(7) }));
 }
 
-/// Whatever it says, a client's loop over its answers ends.
+/// Whatever the monitor sends, a client's loop over its answers ends.
 #[test]
 fn each_offer_has_one_answer() {
     let monitor = Monitor::new("turn");
-    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
-    let memory = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    let (page, region) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let memory = [region.writable.as_fd(), region.read_only.as_fd(), page.read_only.as_fd()];
     let refuse = |number, reason| MonitorMessage::Refuse { token: Token::new(number), reason };
     let refusal = refuse(1, Reason::Rate);
     let peer = MonitorMessage::Peer { token: token(1), user: Some(1000) };
-    type Said<'a> = (MonitorMessage, &'a [BorrowedFd<'a>]);
+    type Sent<'a> = (MonitorMessage, &'a [BorrowedFd<'a>]);
     let page = [page.writable.as_fd()];
-    let out_of_turn: &[&[Said<'_>]] = &[
+    let out_of_turn: &[&[Sent<'_>]] = &[
         &[(WELCOME, &page)],
         &[(grant(2), &memory)],
         &[(refuse(2, Reason::NoPeer), &[])],
@@ -187,41 +187,41 @@ fn each_offer_has_one_answer() {
         &[(MonitorMessage::End { next: None }, &[])],
         &[(peer, &[]), (peer, &[]), (peer, &[])],
     ];
-    for said in out_of_turn {
+    for answers in out_of_turn {
         let (mut client, connection) = monitor.welcomed(1..=1);
-        said.iter().for_each(|(message, with)| say(&connection, *message, with));
-        for _ in 1..said.len() {
+        answers.iter().for_each(|(message, with)| send(&connection, *message, with));
+        for _ in 1..answers.len() {
             client.receive().unwrap().unwrap();
         }
         let loss = client.receive().unwrap_err();
-        assert!(matches!(loss.cause, LossCause::OutOfTurn), "{said:?}: {loss}");
+        assert!(matches!(loss.cause, LossCause::OutOfTurn), "{answers:?}: {loss}");
     }
     let (mut client, connection) = monitor.client();
-    say(&connection, refusal, &[]);
+    send(&connection, refusal, &[]);
     assert!(matches!(client.receive().unwrap_err().cause, LossCause::OutOfTurn), "before the welcome");
-    // A grant that could not be told to the other end is taken back.
+    // A grant that could not be sent to the peer is withdrawn.
     let (mut client, connection) = monitor.welcomed(1..=1);
-    say(&connection, grant(1), &memory);
-    say(&connection, refusal, &[]);
+    send(&connection, grant(1), &memory);
+    send(&connection, refusal, &[]);
     assert!(matches!(client.receive().unwrap(), Some(Answer::Granted { .. })));
     assert!(matches!(client.receive().unwrap(), Some(Answer::Refused { .. })));
     // An answer crosses a withdrawal, and no further one does.
     let (mut client, connection) = monitor.welcomed(1..=2);
     client.withdraw(token(1));
     client.withdraw(token(1));
-    say(&connection, grant(1), &memory);
-    say(&connection, refuse(2, Reason::Policy), &[]);
+    send(&connection, grant(1), &memory);
+    send(&connection, refuse(2, Reason::Policy), &[]);
     assert!(matches!(client.receive().unwrap(), Some(Answer::Refused { token, .. }) if token.get() == 2));
-    say(&connection, refusal, &[]);
+    send(&connection, refusal, &[]);
     assert!(matches!(client.receive().unwrap_err().cause, LossCause::OutOfTurn));
 }
 
-/// Offers may go out behind the hello: only a welcome of this version makes anything of them.
+/// Offers may be sent behind the hello: only a welcome of this version makes them count.
 #[test]
 fn offers_before_the_welcome_come_back_unless_it_comes() {
     let monitor = Monitor::new("early");
-    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
-    let granted = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    let (page, region) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let granted = [region.writable.as_fd(), region.read_only.as_fd(), page.read_only.as_fd()];
     let page = [page.writable.as_fd()];
     let refuse = |token, reason| MonitorMessage::Refuse { token, reason };
     let newer = MonitorMessage::Welcome { version: 2, loop_id: 3, segment_size: SIZE };
@@ -245,20 +245,20 @@ fn offers_before_the_welcome_come_back_unless_it_comes() {
         (Some(refuse(Token::new(1), Reason::Policy)), &[], out_of_turn),
         (Some(MonitorMessage::Peer { token: token(1), user: None }), &[], out_of_turn),
     ];
-    for (says, with, expected) in cases {
+    for (answer, with, expected) in cases {
         let (mut client, connection) = early();
-        if let Some(message) = says {
-            say(&connection, message, with);
+        if let Some(message) = answer {
+            send(&connection, message, with);
         }
         drop(connection);
         let mut loss = client.receive().unwrap_err();
         loss.unanswered.sort();
-        assert!(expected(&loss.cause), "{says:?}: {loss}");
-        assert_eq!(loss.unanswered, [token(1), token(2)], "{says:?}");
+        assert!(expected(&loss.cause), "{answer:?}: {loss}");
+        assert_eq!(loss.unanswered, [token(1), token(2)], "{answer:?}");
     }
     let (mut client, connection) = early();
-    say(&connection, WELCOME, &page);
-    say(&connection, grant(1), &granted);
+    send(&connection, WELCOME, &page);
+    send(&connection, grant(1), &granted);
     assert!(matches!(client.receive().unwrap(), Some(Answer::Welcome { .. })));
     assert!(matches!(client.receive().unwrap(), Some(Answer::Granted { .. })));
 }
@@ -268,11 +268,11 @@ fn one_loop_has_one_page() {
     let monitor = Monitor::new("page");
     let (mut client, connection) = monitor.welcomed(1..=3);
     let (page, other) = (memory(LOOP_PAGE), memory(LOOP_PAGE));
-    let segment = memory(SIZE as usize);
+    let region = memory(SIZE as usize);
     let mut loops = Vec::new();
     for (number, page) in [(1, &page), (2, &page), (3, &other)] {
-        let descriptors = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
-        say(&connection, grant(number), &descriptors);
+        let descriptors = [region.writable.as_fd(), region.read_only.as_fd(), page.read_only.as_fd()];
+        send(&connection, grant(number), &descriptors);
         match client.receive().unwrap() {
             Some(Answer::Granted { peer_loop, .. }) => loops.push(peer_loop),
             other => panic!("{other:?}"),
@@ -283,7 +283,7 @@ fn one_loop_has_one_page() {
 }
 
 #[test]
-fn a_monitor_that_does_not_listen_costs_offers_but_no_withdrawals() {
+fn a_monitor_that_does_not_read_costs_offers_but_no_withdrawals() {
     let monitor = Monitor::new("slow");
     let (mut client, connection) = monitor.client();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -296,10 +296,10 @@ fn a_monitor_that_does_not_listen_costs_offers_but_no_withdrawals() {
         client.withdraw(token(number));
     }
     assert!(matches!(client.offer(token(offered + 1), socket.as_fd()), Err(OfferError::Full)));
-    // As soon as it listens again it hears of all of them, each once and in order.
+    // As soon as it reads again it gets all of them, each once and in order.
     let (mut offers, mut withdrawals) = (0, 0);
     while withdrawals < offered {
-        match heard(&connection) {
+        match from_client(&connection) {
             Some(ClientMessage::Offer { token }) => {
                 offers += 1;
                 assert_eq!(token.get(), offers);
@@ -309,42 +309,42 @@ fn a_monitor_that_does_not_listen_costs_offers_but_no_withdrawals() {
                 assert_eq!(token.get(), withdrawals);
             }
             Some(other) => panic!("{other:?}"),
-            // What was kept back is said with the next call.
+            // Messages that found no room are sent by the next call.
             None => assert!(client.receive().unwrap().is_none()),
         }
     }
     assert_eq!(offers, offered);
 }
 
-/// A monitor that ends is replaced soon; one that does not want this client, or is not
-/// understood, will not want it a moment later either.
+/// The client soon tries again after a monitor that ends, but not after one that refuses
+/// it or has another version.
 #[test]
-fn a_monitor_that_turns_clients_away_is_left_alone() {
+fn a_monitor_that_refuses_clients_is_not_tried_again_soon() {
     let monitor = Monitor::new("away");
     let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Quota };
     let version = MonitorMessage::Welcome { version: 2, loop_id: 3, segment_size: SIZE };
     let cases = [(None, false), (Some(refusal), false), (Some(version), false), (Some(WELCOME), true)];
-    for (says, soon) in cases {
+    for (answer, soon) in cases {
         let (mut client, connection) = monitor.client();
-        if let Some(message) = says {
+        if let Some(message) = answer {
             let page = memory(LOOP_PAGE);
             let page = [page.writable.as_fd()];
-            say(&connection, message, if message == refusal { &[] } else { &page });
+            send(&connection, message, if message == refusal { &[] } else { &page });
         }
         drop(connection);
         while client.receive().is_ok() {}
         let pause = client.next_attempt().unwrap().duration_since(Instant::now());
-        assert_eq!(pause < Duration::from_secs(60), soon, "{says:?}: {pause:?}");
+        assert_eq!(pause < Duration::from_secs(60), soon, "{answer:?}: {pause:?}");
     }
 }
 
 #[test]
-fn the_last_word_of_a_monitor_is_heard() {
+fn the_last_message_of_a_monitor_is_read() {
     let monitor = Monitor::new("word");
     let (mut client, connection) = monitor.client();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.offer(token(1), socket.as_fd()).unwrap();
-    say(&connection, MonitorMessage::Refuse { token: None, reason: Reason::Quota }, &[]);
+    send(&connection, MonitorMessage::Refuse { token: None, reason: Reason::Quota }, &[]);
     // It closes without having read the offer, which the kernel reports as a reset.
     drop(connection);
     let loss = client.receive().unwrap_err();
@@ -369,15 +369,15 @@ fn granted_with(
         false => OLDEST,
     };
     assert!(matches!(
-        heard(&connection),
+        from_client(&connection),
         Some(ClientMessage::Hello { version_min: OLDEST, version_max, .. }) if version_max == newest
     ));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.offer(token(1), socket.as_fd()).unwrap();
-    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let (page, region) = (memory(LOOP_PAGE), memory(SIZE as usize));
     let welcome = MonitorMessage::Welcome { version, loop_id: 3, segment_size: SIZE };
-    say(&connection, welcome, &[page.writable.as_fd()]);
-    let mut descriptors = vec![segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    send(&connection, welcome, &[page.writable.as_fd()]);
+    let mut descriptors = vec![region.writable.as_fd(), region.read_only.as_fd(), page.read_only.as_fd()];
     descriptors.extend(doorbells);
     send_any(&connection, grant(1), &descriptors);
     loop {
@@ -403,7 +403,8 @@ fn send_any(connection: &OwnedFd, message: MonitorMessage, descriptors: &[Borrow
     rustix::net::sendmsg(connection, &runs, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
 }
 
-/// With every monitor a client gets what both speak, and no doorbells that it did not ask for.
+/// With every monitor a client gets the version that both have, and no doorbells that it
+/// did not ask for.
 #[test]
 fn doorbells_come_only_where_both_speak_the_version() {
     let monitor = Monitor::new("versions");
@@ -458,7 +459,7 @@ fn queues_come_only_from_their_version_on() {
 }
 
 #[test]
-fn a_monitor_whose_doorbells_are_none_is_left() {
+fn a_client_leaves_a_monitor_that_sends_invalid_doorbells() {
     let monitor = Monitor::new("doorbells");
     let [own, peer] = doorbell::create(Kind::Pipe).unwrap();
     let (own, peer) = (own.as_fd(), peer.as_fd());
@@ -501,7 +502,7 @@ fn under_a_seccomp_filter_no_queues_are_accepted() {
         let options = Options { doorbells: true, ..monitor.options() };
         let _client = Client::connect(&options).unwrap();
         let connection = packet::accept(monitor.listener.as_fd()).unwrap();
-        let hello = heard(&connection);
+        let hello = from_client(&connection);
         assert!(matches!(hello, Some(ClientMessage::Hello { version_max: DOORBELLS, .. })), "{hello:?}");
     });
     filtered.join().unwrap();

@@ -1,6 +1,7 @@
-//! Long random schedules of two promoted ends on mapped memory, with sizes of all kinds: exactly
-//! the bytes that were sent come, in order, and then the end; who sleeps is woken. Every
-//! schedule within small bounds is searched by `tests/model`.
+//! Long random schedules of two promoted endpoints on mapped memory, with sizes of all
+//! kinds: exactly the bytes that were sent come, in order, and then the end of stream; a
+//! sleeping endpoint is woken. Every schedule within small bounds is searched by
+//! `tests/model`.
 
 mod model;
 
@@ -11,10 +12,10 @@ fn act() -> impl Strategy<Value = (usize, Act)> {
     let act = prop_oneof![
         8 => (1..6000usize).prop_map(Act::Send),
         8 => (1..40usize).prop_map(Act::Send),
-        8 => (1..700usize).prop_map(Act::KernelTakes),
-        8 => Just(Act::Bell),
+        8 => (1..700usize).prop_map(Act::KernelAccepts),
+        8 => Just(Act::SendWakeUp),
         8 => (1..700usize).prop_map(Act::Fetch),
-        16 => (1..9000usize).prop_map(Act::Take),
+        16 => (1..9000usize).prop_map(Act::Consume),
         4 => Just(Act::SleepCold),
         4 => Just(Act::SleepHot),
         2 => Just(Act::Timer),
@@ -24,8 +25,8 @@ fn act() -> impl Strategy<Value = (usize, Act)> {
 }
 
 fn last_act() -> impl Strategy<Value = Vec<(usize, Act)>> {
-    let end = prop_oneof![Just(Act::Shutdown), Just(Act::Close), Just(Act::Reset)];
-    proptest::collection::vec((0..2usize, end), 0..3)
+    let ending = prop_oneof![Just(Act::Shutdown), Just(Act::Close), Just(Act::Reset)];
+    proptest::collection::vec((0..2usize, ending), 0..3)
 }
 
 proptest! {
@@ -56,10 +57,10 @@ fn rings_fill_and_are_returned_to() {
         (1, Act::Adopt),
         (0, Act::Send(5000)),
         (0, Act::Send(2500)),
-        (0, Act::KernelTakes(600)),
-        (1, Act::Take(9000)),
+        (0, Act::KernelAccepts(600)),
+        (1, Act::Consume(9000)),
         (1, Act::Fetch(600)),
-        (1, Act::Take(600)),
+        (1, Act::Consume(600)),
     ] {
         assert!(world.can(side, act), "{act:?}");
         world.step(side, act);

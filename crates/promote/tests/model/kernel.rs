@@ -1,22 +1,22 @@
-//! A model of one direction of a kernel connection: what its sender's and its receiver's
-//! queue hold, FIN and RST. Bytes are runs of the stream: where they come from is known.
+//! A model of one direction of a kernel connection: the queues of its sender and its
+//! receiver, FIN and RST. Bytes are runs of the stream: the model knows their offsets.
 
 use std::hash::{Hash, Hasher};
 
-/// Bytes that follow one another, or one bell.
+/// Bytes that follow one another, or one wake-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Run {
     /// Stream offset of the first.
     pub(crate) start: u32,
     pub(crate) len: u32,
-    pub(crate) bell: bool,
+    pub(crate) wake_up: bool,
 }
 
 impl Run {
-    pub(crate) const BELL: Run = Run { start: 0, len: 1, bell: true };
+    pub(crate) const WAKE_UP: Run = Run { start: 0, len: 1, wake_up: true };
 
     pub(crate) fn data(start: u64, len: usize) -> Run {
-        Run { start: start as u32, len: len as u32, bell: false }
+        Run { start: start as u32, len: len as u32, wake_up: false }
     }
 }
 
@@ -36,7 +36,7 @@ impl Hash for Queue {
 }
 
 impl Queue {
-    pub(crate) const EMPTY: Queue = Queue { runs: [Run { start: 0, len: 0, bell: false }; ROOM], len: 0 };
+    pub(crate) const EMPTY: Queue = Queue { runs: [Run { start: 0, len: 0, wake_up: false }; ROOM], len: 0 };
 
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs[..self.len]
@@ -51,7 +51,7 @@ impl Queue {
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.runs().iter().any(|run| !run.bell)
+        self.runs().iter().any(|run| !run.wake_up)
     }
 
     pub(crate) fn first(&self) -> Option<Run> {
@@ -63,8 +63,8 @@ impl Queue {
             return;
         }
         if let Some(last) = self.runs[..self.len].last_mut()
-            && !run.bell
-            && !last.bell
+            && !run.wake_up
+            && !last.wake_up
             && last.start + last.len == run.start
         {
             last.len += run.len;
@@ -74,18 +74,18 @@ impl Queue {
         self.len += 1;
     }
 
-    /// The first run, at most so much of it.
+    /// The first run, at most `most` bytes of it.
     pub(crate) fn pop(&mut self, most: usize) -> Option<Run> {
         let first = self.first()?;
-        let taken = first.len.min(most as u32);
-        if taken == first.len {
+        let count = first.len.min(most as u32);
+        if count == first.len {
             self.runs.copy_within(1.., 0);
             self.len -= 1;
         } else {
-            self.runs[0].start += taken;
-            self.runs[0].len -= taken;
+            self.runs[0].start += count;
+            self.runs[0].len -= count;
         }
-        Some(Run { len: taken, ..first })
+        Some(Run { len: count, ..first })
     }
 
     pub(crate) fn clear(&mut self) {
@@ -109,8 +109,8 @@ pub(crate) struct Way {
     pub(crate) receiving: Queue,
     pub(crate) fin: Flag,
     pub(crate) reset: Flag,
-    /// What TCP_INFO, SIOCOUTQ and SIOCINQ tell: bytes taken from the sender, and given to
-    /// the receiver, since the connection began.
+    /// What TCP_INFO, SIOCOUTQ and SIOCINQ report: bytes accepted from the sender, and
+    /// delivered to the receiver, since the connection began.
     pub(crate) written: u64,
     pub(crate) consumed: u64,
 }
@@ -120,7 +120,7 @@ impl Way {
         all.saturating_sub(self.sending.bytes() + self.receiving.bytes())
     }
 
-    pub(crate) fn take_in(&mut self, run: Run) {
+    pub(crate) fn accept(&mut self, run: Run) {
         self.sending.push(run);
         self.written += u64::from(run.len);
     }

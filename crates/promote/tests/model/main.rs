@@ -1,6 +1,7 @@
-//! The protocol of promotion under an explicit-state search: every interleaving of the steps of
-//! two ends, of the kernel connection between them and of the monitor, within bounds. Each end
-//! is the real state machine on real ring memory; a step is one call of it.
+//! The protocol of promotion under an explicit-state search: every interleaving of the
+//! steps of two endpoints, of the kernel connection between them and of the monitor,
+//! within bounds. Each endpoint is the real state machine on real ring memory; a step is
+//! one call of it.
 
 mod kernel;
 mod memory;
@@ -16,7 +17,7 @@ const GOING: &[Act] = &[Act::Close, Act::Kill];
 const ENDS: &[Act] = &[Act::Shutdown, Act::Close, Act::Kill];
 const ALL: usize = 1 << 16;
 
-/// Both ends write a little.
+/// Both endpoints write a little.
 const TALK: Bounds = Bounds {
     writes: [&[1], &[1]],
     reads: &[ALL],
@@ -25,25 +26,26 @@ const TALK: Bounds = Bounds {
     delays: false,
     short_fetches: false,
     sleeps: SLEEPS,
-    ends: [GOING, GOING],
+    endings: [GOING, GOING],
 };
 
 /// One direction, whose second write finds the ring full.
 const SPILL: Bounds =
-    Bounds { writes: [&[4000, 4000, 1], &[]], ends: [&[Act::Close, Act::Kill], &[Act::Close]], ..TALK };
+    Bounds { writes: [&[4000, 4000, 1], &[]], endings: [&[Act::Close, Act::Kill], &[Act::Close]], ..TALK };
 
 /// The kernel has room for one byte, and the ring is full.
 const NO_ROOM: Bounds =
-    Bounds { writes: [&[RING, 1, 1], &[]], kernel_room: 1, ends: [&[Act::Close], &[]], ..TALK };
+    Bounds { writes: [&[RING, 1, 1], &[]], kernel_room: 1, endings: [&[Act::Close], &[]], ..TALK };
 
-/// What the kernel took arrives later.
-const LATE: Bounds = Bounds { delays: true, ends: [&[Act::Close], &[Act::Close]], ..TALK };
+/// Accepted bytes arrive later.
+const LATE: Bounds = Bounds { delays: true, endings: [&[Act::Close], &[Act::Close]], ..TALK };
 
-/// One end writes before, while or after they meet.
-const MEET: Bounds = Bounds { writes: [&[1], &[]], promoted: false, ..TALK };
+/// One endpoint writes before, while or after they are promoted.
+const PROMOTE: Bounds = Bounds { writes: [&[1], &[]], promoted: false, ..TALK };
 
-/// Searches all, and tells how much that was. `least`: states, so that a search does not become
-/// smaller unnoticed; `events`: what has to happen on some way.
+/// Searches everything within the bounds, and prints how much that was. `least`: states,
+/// so that a search does not become smaller unnoticed; `events`: what has to happen on
+/// some path.
 fn explore(name: &str, bounds: &'static Bounds, least: usize, events: &[Event]) {
     let found = match search(bounds, Mutation::None) {
         Ok(found) => found,
@@ -57,15 +59,15 @@ fn explore(name: &str, bounds: &'static Bounds, least: usize, events: &[Event]) 
     }
 }
 
-const SLEEPING: &[Event] = &[Event::SleptCold, Event::SleptHot, Event::StayedAwake, Event::BellTaken];
+const SLEEPING: &[Event] = &[Event::SleptCold, Event::SleptHot, Event::StayedAwake, Event::WakeUpAccepted];
 const ENDING: &[Event] = &[Event::EndFinished, Event::EndReset, Event::ResetAtClose];
 const SPILLING: &[Event] = &[Event::RingFull, Event::Returned];
-const MEETING: &[Event] = &[Event::Promoted, Event::AloneAware, Event::WroteRing];
+const PROMOTING: &[Event] = &[Event::Promoted, Event::AloneAware, Event::WroteRing];
 
 #[test]
-fn two_ends_that_talk() {
+fn two_endpoints_that_talk() {
     static BOUNDS: Bounds = TALK;
-    explore("talk", &BOUNDS, 39_000, &[SLEEPING, ENDING, &[Event::LateBellDropped]].concat());
+    explore("talk", &BOUNDS, 39_000, &[SLEEPING, ENDING, &[Event::LateWakeUpDropped]].concat());
 }
 
 #[test]
@@ -77,7 +79,7 @@ fn a_ring_that_spills() {
 #[test]
 fn a_kernel_without_room() {
     static BOUNDS: Bounds = NO_ROOM;
-    explore("no room", &BOUNDS, 34_000, &[SLEEPING, SPILLING, &[Event::BellWithoutRoom]].concat());
+    explore("no room", &BOUNDS, 34_000, &[SLEEPING, SPILLING, &[Event::WakeUpWithoutRoom]].concat());
 }
 
 #[test]
@@ -87,47 +89,47 @@ fn a_kernel_that_delivers_late() {
 }
 
 #[test]
-fn ends_that_meet() {
-    static BOUNDS: Bounds = MEET;
-    explore("meet", &BOUNDS, 41_000, &[SLEEPING, ENDING, MEETING].concat());
+fn endpoints_that_are_promoted() {
+    static BOUNDS: Bounds = PROMOTE;
+    explore("promote", &BOUNDS, 41_000, &[SLEEPING, ENDING, PROMOTING].concat());
 }
 
 #[test]
 fn directions_that_end_alone() {
     const FIN: &[Act] = &[Act::Shutdown];
-    static IN_TALK: Bounds = Bounds { ends: [FIN, FIN], ..TALK };
-    static BEHIND_A_SPILL: Bounds = Bounds { ends: [FIN, &[Act::Close]], ..SPILL };
-    static IN_MEETING: Bounds = Bounds { ends: [FIN, &[Act::Shutdown, Act::Close]], ..MEET };
+    static IN_TALK: Bounds = Bounds { endings: [FIN, FIN], ..TALK };
+    static BEHIND_A_SPILL: Bounds = Bounds { endings: [FIN, &[Act::Close]], ..SPILL };
+    static IN_PROMOTION: Bounds = Bounds { endings: [FIN, &[Act::Shutdown, Act::Close]], ..PROMOTE };
     explore("shut down in talk", &IN_TALK, 28_000, &[SLEEPING, &[Event::EndFinished]].concat());
     explore("shut down behind a spill", &BEHIND_A_SPILL, 170_000, &[SLEEPING, ENDING, SPILLING].concat());
-    explore("shut down in meeting", &IN_MEETING, 28_000, &[SLEEPING, ENDING, MEETING].concat());
+    explore("shut down in promotion", &IN_PROMOTION, 28_000, &[SLEEPING, ENDING, PROMOTING].concat());
 }
 
-/// Each is found, by the search that looks where it does harm.
+/// Each is found, by the search of the bounds in which it does harm.
 #[test]
 fn what_goes_wrong_is_found() {
     use Mutation::*;
-    static BOUNDS: [Bounds; 2] = [SPILL, Bounds { writes: [&[1, 1], &[1]], ..MEET }];
-    let [spill, meet] = &BOUNDS;
+    static BOUNDS: [Bounds; 2] = [SPILL, Bounds { writes: [&[1, 1], &[1]], ..PROMOTE }];
+    let [spill, promote] = &BOUNDS;
     let mutations = [
-        (BellOmitted, spill),
-        (BellAskedBeforeWrite, spill),
-        (BellNotCounted, spill),
-        (BellAsData, spill),
-        (BellBehindSpill, spill),
-        (BellsUnreadAtClose, spill),
-        (DroppedBellsNotCounted, spill),
+        (WakeUpOmitted, spill),
+        (WakeUpCheckedBeforeWrite, spill),
+        (WakeUpNotCounted, spill),
+        (WakeUpAsData, spill),
+        (WakeUpBehindSpill, spill),
+        (WakeUpsUnreadAtClose, spill),
+        (DiscardedWakeUpsNotCounted, spill),
         (RecordBehindBytes, spill),
         (KernelBytesNotCounted, spill),
-        (AwareAtGrant, meet),
-        (GrantTwice, meet),
-        (AdoptOverFetched, meet),
-        (HotWithoutLook, spill),
-        (ColdWithoutLook, spill),
+        (AwareAtGrant, promote),
+        (GrantTwice, promote),
+        (AdoptOverFetched, promote),
+        (HotWithoutPoll, spill),
+        (ColdWithoutPoll, spill),
         (WakeStaysAsleep, spill),
-        (FinBeforeBytes, meet),
+        (FinBeforeBytes, promote),
         (EndBeforeRing, spill),
-        (ResetBeforeRing, meet),
+        (ResetBeforeRing, promote),
         (CloseForgetsRing, spill),
         (RingAfterFin, spill),
         (RingWhileQueued, spill),
@@ -152,12 +154,12 @@ macro_rules! at_length {
 }
 
 at_length! {
-    talk_at_length, 4_400_000, Bounds { writes: [&[1, 1], &[1, 1]], ends: [ENDS, ENDS], ..TALK };
-    no_room_at_length, 890_000, Bounds { writes: [&[RING, 1, 1], &[1]], ends: [&[Act::Close], &[Act::Close]], ..NO_ROOM };
-    spill_at_length, 13_000_000, Bounds { delays: true, reads: &[ALL, 3000], ends: [ENDS, ENDS], ..SPILL };
+    talk_at_length, 4_400_000, Bounds { writes: [&[1, 1], &[1, 1]], endings: [ENDS, ENDS], ..TALK };
+    no_room_at_length, 890_000, Bounds { writes: [&[RING, 1, 1], &[1]], endings: [&[Act::Close], &[Act::Close]], ..NO_ROOM };
+    spill_at_length, 13_000_000, Bounds { delays: true, reads: &[ALL, 3000], endings: [ENDS, ENDS], ..SPILL };
     spill_both_ways, 3_500_000,
-        Bounds { writes: [&[4000, 4000], &[4000, 4000]], ends: [&[Act::Close], &[Act::Close]], ..TALK };
+        Bounds { writes: [&[4000, 4000], &[4000, 4000]], endings: [&[Act::Close], &[Act::Close]], ..TALK };
     late_at_length, 900_000, Bounds { writes: [&[1, 1], &[1]], short_fetches: true, ..LATE };
-    meet_at_length, 4_600_000, Bounds { writes: [&[1, 1], &[1]], ends: [ENDS, ENDS], ..MEET };
-    meet_late, 1_300_000, Bounds { writes: [&[1], &[1]], delays: true, ends: [ENDS, ENDS], ..MEET };
+    promote_at_length, 4_600_000, Bounds { writes: [&[1, 1], &[1]], endings: [ENDS, ENDS], ..PROMOTE };
+    promote_late, 1_300_000, Bounds { writes: [&[1], &[1]], delays: true, endings: [ENDS, ENDS], ..PROMOTE };
 }

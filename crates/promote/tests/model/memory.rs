@@ -1,6 +1,6 @@
-//! The memory of one connection on the heap: two segments and two loop pages, whose words can
-//! be kept and put back.
-#![allow(unsafe_code)] // segments lie at addresses
+//! The memory of one connection on the heap: two regions and two loop pages, whose words
+//! can be saved and restored.
+#![allow(unsafe_code)] // regions lie at addresses
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::hash::{Hash, Hasher};
@@ -17,13 +17,13 @@ const WORDS: usize = RING_OFFSET / 8;
 const AWARE: usize = 12;
 const ARMED: usize = 64;
 const ENDED: usize = 68;
-const PARTS_PUBLISHED: usize = 128;
-const PARTS_TAKEN: usize = 132;
+const RUNS_PUBLISHED: usize = 128;
+const RUNS_PASSED: usize = 132;
 const RECORDS: usize = 192;
 const RECORD_PLACES: u32 = 8;
 const SENT_DATA: usize = 384;
-const RUNG: usize = 400;
-const TAKEN_DATA: usize = 408;
+const WAKE_UPS: usize = 400;
+const CONSUMED_DATA: usize = 408;
 const TAIL: usize = 1024;
 const BASE: usize = 1032;
 const HEAD: usize = 1040;
@@ -32,7 +32,7 @@ const ASLEEP: usize = 64;
 /// Lives as long as the process: machines hold its addresses, and one is enough for a search.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    segments: [NonNull<u8>; 2],
+    regions: [NonNull<u8>; 2],
     pages: [NonNull<u8>; 2],
 }
 
@@ -55,17 +55,17 @@ impl Memory {
             }
         };
         Memory {
-            segments: [(); 2].map(|()| allocate(MIN_SIZE, &format_region(MIN_SIZE).unwrap())),
+            regions: [(); 2].map(|()| allocate(MIN_SIZE, &format_region(MIN_SIZE).unwrap())),
             pages: [(); 2].map(|()| allocate(LOOP_PAGE_SIZE, &format_loop_page())),
         }
     }
 
-    pub(crate) fn segments(&self, side: usize) -> (Region, PeerRegion) {
+    pub(crate) fn regions(&self, side: usize) -> (Region, PeerRegion) {
         // SAFETY: the memory is never freed, and reached by address only.
         unsafe {
             (
-                Region::new(self.segments[side], MIN_SIZE).unwrap(),
-                PeerRegion::new(self.segments[1 - side], MIN_SIZE).unwrap(),
+                Region::new(self.regions[side], MIN_SIZE).unwrap(),
+                PeerRegion::new(self.regions[1 - side], MIN_SIZE).unwrap(),
             )
         }
     }
@@ -76,10 +76,10 @@ impl Memory {
     }
 
     pub(crate) fn words(&self) -> Words {
-        // SAFETY: both lie in the memory, which nobody writes meanwhile.
+        // SAFETY: both lie in the memory, which nothing writes meanwhile.
         unsafe {
             Words {
-                headers: self.segments.map(|segment| segment.cast().read()),
+                headers: self.regions.map(|region| region.cast().read()),
                 asleep: self.pages.map(|page| page.add(ASLEEP).cast().read()),
             }
         }
@@ -89,13 +89,14 @@ impl Memory {
         for side in [0, 1] {
             // SAFETY: as above.
             unsafe {
-                self.segments[side].cast().write(words.headers[side]);
+                self.regions[side].cast().write(words.headers[side]);
                 self.pages[side].add(ASLEEP).cast().write(words.asleep[side]);
             }
         }
     }
 
-    /// Whether `bytes` lie where those with ring count `count` on belong, in the ring of `side`.
+    /// Whether `bytes` are at the place of those from ring count `count` on, in the ring
+    /// of `side`.
     pub(crate) fn holds(&self, side: usize, count: u64, bytes: &[u8]) -> bool {
         let (first, second) = self.places(side, count, bytes.len());
         *first == bytes[..first.len()] && *second == bytes[first.len()..]
@@ -113,9 +114,9 @@ impl Memory {
         // SAFETY: both runs lie in the ring and apart; callers use them at once, while no
         // machine is at work.
         unsafe {
-            let base = self.segments[side].add(BASE).cast::<u64>().read();
+            let base = self.regions[side].add(BASE).cast::<u64>().read();
             let at = ((count - base) % RING as u64) as usize;
-            let ring = self.segments[side].as_ptr().add(RING_OFFSET);
+            let ring = self.regions[side].as_ptr().add(RING_OFFSET);
             let first = len.min(RING - at);
             (
                 std::slice::from_raw_parts_mut(ring.add(at), first),
@@ -124,10 +125,10 @@ impl Memory {
         }
     }
 
-    /// Declares an end aware that is not.
+    /// Declares an endpoint aware that is not.
     pub(crate) fn pretend_aware(&self, side: usize) {
-        // SAFETY: inside the segment.
-        unsafe { self.segments[side].add(AWARE).cast::<u32>().write(1) };
+        // SAFETY: inside the region.
+        unsafe { self.regions[side].add(AWARE).cast::<u32>().write(1) };
     }
 }
 
@@ -144,24 +145,24 @@ impl Words {
         self.long(side, TAIL)
     }
 
-    /// What of a side's words decides what comes next. Of the numbers of bells that is whether
-    /// they are equal: the next is a new one always.
+    /// The part of a side's words that decides what comes next. Of arming numbers that is
+    /// whether they are equal: the next is always a new one.
     pub(crate) fn hash_side(&self, side: usize, hasher: &mut impl Hasher) {
         let armed = self.word(side, ARMED);
-        let rung = self.word(1 - side, RUNG);
-        let (published, taken) = (self.word(side, PARTS_PUBLISHED), self.word(1 - side, PARTS_TAKEN));
+        let woken_for = self.word(1 - side, WAKE_UPS);
+        let (published, passed) = (self.word(side, RUNS_PUBLISHED), self.word(1 - side, RUNS_PASSED));
         let flags = u64::from(self.word(side, AWARE)) << 32
             | u64::from(armed != 0) << 2
-            | u64::from(armed == rung) << 1
+            | u64::from(armed == woken_for) << 1
             | u64::from(self.word(side, ENDED));
         hasher.write_u64(flags);
-        hasher.write_u64(u64::from(published) << 32 | u64::from(taken));
-        for record in taken..published {
+        hasher.write_u64(u64::from(published) << 32 | u64::from(passed));
+        for record in passed..published {
             let place = RECORDS + (record % RECORD_PLACES) as usize * 16;
             hasher.write_u64(self.long(side, place));
             hasher.write_u64(self.long(side, place + 8));
         }
-        for offset in [TAIL, BASE, HEAD, SENT_DATA, SENT_DATA + 8, TAKEN_DATA, TAKEN_DATA + 8] {
+        for offset in [TAIL, BASE, HEAD, SENT_DATA, SENT_DATA + 8, CONSUMED_DATA, CONSUMED_DATA + 8] {
             hasher.write_u64(self.long(side, offset));
         }
         (self.asleep[side] != 0).hash(hasher);

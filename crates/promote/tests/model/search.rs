@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::world::{Act, Bounds, Event, Mutation, World};
 
 /// Names states: 64 bits, so that among ten million two are confused once in a hundred
-/// thousand searches, and one of them is not looked at then.
+/// thousand searches, and one of them is not checked then.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Digest(u64);
 
@@ -63,19 +63,19 @@ impl Hasher for Same {
     }
 }
 
-/// What a search saw.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) states: usize,
     pub(crate) steps: u64,
     /// States in which nothing goes on by itself.
     pub(crate) quiet: usize,
-    /// Steps of the longest way.
+    /// Steps of the longest path.
     pub(crate) longest: usize,
     pub(crate) events: BTreeMap<Event, u64>,
 }
 
-/// What must not happen, and how it came to that.
+/// What must not happen, and the steps that led to it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) what: String,
@@ -95,9 +95,9 @@ struct Search {
     way: Vec<(usize, Act)>,
 }
 
-/// Looks at every state within the bounds.
+/// Checks every state within the bounds.
 pub(crate) fn search(bounds: &'static Bounds, mutation: Mutation) -> Result<Found, Failure> {
-    // A way is a few hundred calls deep.
+    // A path is a few hundred calls deep.
     let thread = std::thread::Builder::new().stack_size(256 << 20).spawn(move || {
         let world = World::new(bounds, mutation);
         let mut search = Search { seen: HashSet::default(), found: Found::default(), way: Vec::new() };

@@ -1,5 +1,6 @@
-//! Two ends, the kernel connection between them, and their monitor: what each may do next, and
-//! what holds after it. The driver of an end does what a channel's does, call by call.
+//! Two endpoints, the kernel connection between them, and their monitor: what each may do
+//! next, and what holds after it. The driver of an endpoint does what a channel does,
+//! call by call.
 
 mod steps;
 
@@ -16,51 +17,51 @@ use crate::search::Digest;
 /// How far a search goes, and what happens in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Bytes of the writes of either end, in their order.
+    /// Bytes of the writes of each endpoint, in their order.
     pub(crate) writes: [&'static [usize]; 2],
-    /// Bytes that a read takes at most: each of them.
+    /// Bytes that a read consumes at most: each of them.
     pub(crate) reads: &'static [usize],
-    /// Bytes that the kernel takes before its receiver reads.
+    /// Bytes that the kernel accepts before its receiver reads.
     pub(crate) kernel_room: usize,
     /// Both have their memory from the beginning, and there is no monitor.
     pub(crate) promoted: bool,
-    /// What the kernel takes arrives later.
+    /// Accepted bytes arrive later.
     pub(crate) delays: bool,
     /// Reads from the kernel that leave something there.
     pub(crate) short_fetches: bool,
     pub(crate) sleeps: &'static [Sleep],
-    /// Ends of either end.
-    pub(crate) ends: [&'static [Act]; 2],
+    /// How each endpoint may end.
+    pub(crate) endings: [&'static [Act]; 2],
 }
 
 /// How a reader waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Sleep {
     Awake,
-    /// Its loop has said that it sleeps, and has not looked again yet.
+    /// Its loop has published that it sleeps, and has not polled since.
     Dozing,
     Hot,
     Cold,
 }
 
-/// What goes wrong on purpose, to see that the search finds it.
+/// An error made on purpose, which the search must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     None,
-    BellOmitted,
-    BellAskedBeforeWrite,
-    BellNotCounted,
-    BellAsData,
-    BellBehindSpill,
-    BellsUnreadAtClose,
-    DroppedBellsNotCounted,
+    WakeUpOmitted,
+    WakeUpCheckedBeforeWrite,
+    WakeUpNotCounted,
+    WakeUpAsData,
+    WakeUpBehindSpill,
+    WakeUpsUnreadAtClose,
+    DiscardedWakeUpsNotCounted,
     RecordBehindBytes,
     KernelBytesNotCounted,
     AwareAtGrant,
     GrantTwice,
     AdoptOverFetched,
-    HotWithoutLook,
-    ColdWithoutLook,
+    HotWithoutPoll,
+    ColdWithoutPoll,
     WakeStaysAsleep,
     FinBeforeBytes,
     EndBeforeRing,
@@ -76,48 +77,51 @@ pub(crate) enum Act {
     Offer,
     /// Reads the monitor's next reply.
     Receive,
-    /// Takes granted memory up.
+    /// Maps granted memory.
     Adopt,
     Write,
-    /// Asks whether what was written needs a bell.
-    AskBell,
-    /// Gives what the ring had no room for to the kernel.
+    /// Checks whether the written bytes need a wake-up.
+    CheckWakeUp,
+    /// Queues what the ring had no room for, for the kernel.
     Spill,
-    /// The bell that is queued goes to the kernel, which has room for it or not.
-    Bell,
-    KernelTakes,
-    /// What comes next arrives at the other end.
+    /// The queued wake-up goes to the kernel, which has room for it or not.
+    SendWakeUp,
+    KernelAccepts,
+    /// What was sent next arrives at the peer.
     Deliver,
-    /// Reads all that is there from the kernel.
+    /// Reads everything that the kernel has.
     Fetch,
     /// Reads the first run of it.
     FetchFirst,
-    /// Takes at most so much of what is here.
-    Take(usize),
+    /// Consumes at most this many bytes.
+    Consume(usize),
     SleepCold,
     SleepHot,
-    /// The last look before a sleep.
-    Look,
+    /// The last poll before a sleep.
+    Poll,
     /// Wakes for reasons of its own.
     WakeUp,
     Shutdown,
     Close,
-    /// A closed end leaves its socket: it has sent all, or could not in time.
-    Leave,
+    /// A closed endpoint releases its socket: it has sent all, or could not in time.
+    Release,
     Kill,
-    /// The monitor grants to both; told to this end first.
+    /// The monitor grants to both; the grant goes to this endpoint first.
     Grant,
-    /// The monitor grants, can tell this end alone, and takes it back.
+    /// The monitor can send the grant to this endpoint alone, and withdraws it.
     GrantOne,
     Refuse,
     MonitorDies,
 }
 
 impl Act {
-    /// Happens in the end, whatever the program wants.
+    /// Happens at last, whatever the program wants.
     fn is_progress(self) -> bool {
         use Act::*;
-        matches!(self, AskBell | Spill | Bell | KernelTakes | Deliver | Fetch | Take(_) | Look | Leave)
+        matches!(
+            self,
+            CheckWakeUp | Spill | SendWakeUp | KernelAccepts | Deliver | Fetch | Consume(_) | Poll | Release
+        )
     }
 }
 
@@ -140,50 +144,50 @@ enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Life {
     Open,
-    /// Closed, with bytes left for the kernel.
+    /// Closed, with bytes that the kernel has not accepted.
     Closing,
     Gone,
     Killed,
 }
 
 #[derive(Clone, Copy, Debug, Hash)]
-struct End {
+struct Endpoint {
     stage: Stage,
     replies: [Reply; 2],
     /// Writes begun.
     writes: usize,
-    /// Of the last one, what was not handed on yet.
+    /// Bytes of the last one that are neither in the ring nor queued.
     rest: usize,
-    owes_ask: bool,
-    bell: bool,
+    check_due: bool,
+    wake_up: bool,
     waiting: Queue,
     failed: bool,
     fetched: Queue,
-    /// Stream bytes: that its program wrote, that a lane took, that its program got.
+    /// Stream bytes: written by its program, accepted by a path, read by its program.
     sent: u64,
     accepted: u64,
     got: u64,
     sleep: Sleep,
-    /// The last look found nothing.
+    /// The last read found nothing.
     idle: bool,
-    muted: bool,
+    masked: bool,
     shut: bool,
     life: Life,
-    /// Before the connection was taken up.
+    /// Before the connection was promoted.
     kernel_end: Option<KernelEnd>,
-    told: Option<KernelEnd>,
+    reported: Option<KernelEnd>,
     /// Bytes in its ring: where their ring counts begin, and which they are.
     ring_start: u64,
     ring: Queue,
 }
 
-const NEW: End = End {
+const NEW: Endpoint = Endpoint {
     stage: Stage::Plain,
     replies: [Reply::Nothing; 2],
     writes: 0,
     rest: 0,
-    owes_ask: false,
-    bell: false,
+    check_due: false,
+    wake_up: false,
     waiting: EMPTY,
     failed: false,
     fetched: EMPTY,
@@ -192,17 +196,17 @@ const NEW: End = End {
     got: 0,
     sleep: Sleep::Awake,
     idle: false,
-    muted: false,
+    masked: false,
     shut: false,
     life: Life::Open,
     kernel_end: None,
-    told: None,
+    reported: None,
     ring_start: 0,
     ring: EMPTY,
 };
 const EMPTY: Queue = Queue::EMPTY;
 
-/// What happened on some way, for the counts of a search.
+/// What happened on some path, for the counts of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Event {
     Promoted,
@@ -210,22 +214,24 @@ pub(crate) enum Event {
     WroteRing,
     RingFull,
     Returned,
-    BellTaken,
-    BellWithoutRoom,
-    LateBellDropped,
-    BellMetReset,
+    WakeUpAccepted,
+    WakeUpWithoutRoom,
+    LateWakeUpDropped,
+    WakeUpAfterClose,
     SleptCold,
     SleptHot,
     StayedAwake,
     ResetAtClose,
     EndFinished,
     EndReset,
-    /// A reset that TCP would not have sent: a bell met a socket that was closed or killed.
-    ResetByBell,
-    /// And with it the last bytes of the end that had gone were lost.
-    LostToBell,
-    /// An end was killed with bells unread and no bytes: RST where TCP would have sent FIN.
-    KilledOverBells,
+    /// A reset that TCP would not have sent: a wake-up arrived at a socket that was
+    /// closed or killed.
+    ResetByWakeUp,
+    /// And with it the last bytes of the endpoint that had gone were lost.
+    LostToWakeUp,
+    /// An endpoint was killed with unread wake-ups and no unread bytes: RST where TCP
+    /// would have sent FIN.
+    KilledOverWakeUps,
     /// Or with bytes unread in the ring alone: FIN where TCP would have sent RST.
     KilledOverRing,
 }
@@ -239,17 +245,17 @@ pub(crate) struct World {
     machines: [Option<Machine>; 2],
     pages: [LoopPage; 2],
     peers: [PeerLoop; 2],
-    ends: [End; 2],
+    endpoints: [Endpoint; 2],
     /// By sender.
     ways: [Way; 2],
-    /// Whether bells alone made it send RST.
-    reset_by_bell: [bool; 2],
-    /// What the monitor holds offers of, while it lives.
+    /// Whether wake-ups alone made it send RST.
+    reset_by_wake_up: [bool; 2],
+    /// The offers that the monitor has, while it lives.
     monitor: Option<[bool; 2]>,
     pub(crate) events: u32,
 }
 
-/// What each end sends: any slice of it tells where it comes from.
+/// What each endpoint sends: any slice of it shows where it comes from.
 static STREAMS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     let byte = |side: u64, offset: u64| ((offset + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ side << 40) >> 32;
     [0, 1].map(|side| (0..1 << 16).map(|offset| byte(side, offset) as u8).collect())
@@ -281,15 +287,15 @@ impl World {
             machines: [None, None],
             pages: [page_0, page_1],
             peers: [peer_0, peer_1],
-            ends: [NEW; 2],
+            endpoints: [NEW; 2],
             ways: [Way::default(); 2],
-            reset_by_bell: [false; 2],
+            reset_by_wake_up: [false; 2],
             monitor: (!bounds.promoted).then_some([false; 2]),
             events: 0,
         };
         if bounds.promoted {
             for side in [0, 1] {
-                world.ends[side].stage = Stage::Granted;
+                world.endpoints[side].stage = Stage::Granted;
             }
             [0, 1].into_iter().for_each(|side| world.adopt(side).unwrap());
         }
@@ -297,12 +303,12 @@ impl World {
         world
     }
 
-    /// Makes the memory what it was at this state.
+    /// Restores the memory of this state.
     pub(crate) fn put_back(&self) {
         self.memory.put_back(&self.words);
         for side in [0, 1] {
-            let mut count = self.ends[side].ring_start;
-            for run in self.ends[side].ring.runs() {
+            let mut count = self.endpoints[side].ring_start;
+            for run in self.endpoints[side].ring.runs() {
                 self.memory.put(side, count, stream(side, *run));
                 count += u64::from(run.len);
             }
@@ -317,19 +323,19 @@ impl World {
             WroteRing,
             RingFull,
             Returned,
-            BellTaken,
-            BellWithoutRoom,
-            LateBellDropped,
-            BellMetReset,
+            WakeUpAccepted,
+            WakeUpWithoutRoom,
+            LateWakeUpDropped,
+            WakeUpAfterClose,
             SleptCold,
             SleptHot,
             StayedAwake,
             ResetAtClose,
             EndFinished,
             EndReset,
-            ResetByBell,
-            LostToBell,
-            KilledOverBells,
+            ResetByWakeUp,
+            LostToWakeUp,
+            KilledOverWakeUps,
             KilledOverRing,
         ];
         all.into_iter().filter(|event| self.events & 1 << *event as u32 != 0).for_each(count);
@@ -343,12 +349,13 @@ impl World {
         self.mutation == mutation
     }
 
-    /// Names the state: equal for two exactly if the same can follow, but for chance.
+    /// Names the state: equal for two exactly if the same can follow, but for hash
+    /// collisions.
     pub(crate) fn name(&self) -> u64 {
         let one = self.name_from(0);
         let bounds = self.bounds;
-        if bounds.writes[0] == bounds.writes[1] && bounds.ends[0] == bounds.ends[1] {
-            // The ends may change places.
+        if bounds.writes[0] == bounds.writes[1] && bounds.endings[0] == bounds.endings[1] {
+            // The endpoints may change places.
             one.min(self.name_from(1))
         } else {
             one
@@ -358,9 +365,9 @@ impl World {
     fn name_from(&self, first: usize) -> u64 {
         let mut digest = Digest::default();
         for side in [first, 1 - first] {
-            self.ends[side].hash(&mut digest);
+            self.endpoints[side].hash(&mut digest);
             self.ways[side].hash(&mut digest);
-            self.reset_by_bell[side].hash(&mut digest);
+            self.reset_by_wake_up[side].hash(&mut digest);
             self.machines[side].hash(&mut digest);
             self.peers[side].is_woken(0).hash(&mut digest);
             self.words.hash_side(side, &mut digest);
@@ -379,25 +386,25 @@ impl World {
             Receive,
             Adopt,
             Write,
-            AskBell,
+            CheckWakeUp,
             Spill,
-            Bell,
-            KernelTakes,
+            SendWakeUp,
+            KernelAccepts,
             Deliver,
             Fetch,
             FetchFirst,
             SleepCold,
             SleepHot,
-            Look,
+            Poll,
             WakeUp,
-            Leave,
+            Release,
             Grant,
             GrantOne,
             Refuse,
         ];
         for side in [0, 1] {
-            let takes = bounds.reads.iter().map(|count| Take(*count));
-            let all = rest.into_iter().chain(takes).chain(bounds.ends[side].iter().copied());
+            let takes = bounds.reads.iter().map(|count| Consume(*count));
+            let all = rest.into_iter().chain(takes).chain(bounds.endings[side].iter().copied());
             acts.extend(all.filter(|act| self.can(side, *act)).map(|act| (side, act)));
         }
         if self.can(0, MonitorDies) {
@@ -413,31 +420,33 @@ impl World {
     fn has_ended(&self, side: usize) -> bool {
         match &self.machines[side] {
             Some(machine) => machine.kernel_has_ended(),
-            None => self.ends[side].kernel_end.is_some(),
+            None => self.endpoints[side].kernel_end.is_some(),
         }
     }
 
-    /// What the kernel calls established, as far as this end knows.
+    /// Whether the kernel reports the connection as established to this endpoint.
     fn is_established(&self, side: usize) -> bool {
-        self.ends[side].life == Life::Open && !self.ends[side].shut && !self.ways[1 - side].has_end()
+        self.endpoints[side].life == Life::Open
+            && !self.endpoints[side].shut
+            && !self.ways[1 - side].has_end()
     }
 
     fn can(&self, side: usize, act: Act) -> bool {
-        let (end, out, input) = (&self.ends[side], &self.ways[side], &self.ways[1 - side]);
-        let open = end.life == Life::Open;
+        let (endpoint, out, input) = (&self.endpoints[side], &self.ways[side], &self.ways[1 - side]);
+        let open = endpoint.life == Life::Open;
         // Its program is between two calls.
-        let free = open && !end.owes_ask && end.rest == 0 && end.sleep != Sleep::Dozing;
-        let awake = free && end.sleep == Sleep::Awake;
+        let free = open && !endpoint.check_due && endpoint.rest == 0 && endpoint.sleep != Sleep::Dozing;
+        let awake = free && endpoint.sleep == Sleep::Awake;
         match act {
             // What the kernel and the monitor do.
-            Act::KernelTakes => {
-                !end.waiting.is_empty() && (self.is_reset(side) || out.room(self.bounds.kernel_room) > 0)
+            Act::KernelAccepts => {
+                !endpoint.waiting.is_empty() && (self.is_reset(side) || out.room(self.bounds.kernel_room) > 0)
             }
-            Act::Bell => end.bell,
+            Act::SendWakeUp => endpoint.wake_up,
             Act::Deliver => out.is_moving(),
-            Act::Leave => {
+            Act::Release => {
                 let late = out.room(self.bounds.kernel_room) == 0;
-                end.life == Life::Closing && (end.waiting.is_empty() || late)
+                endpoint.life == Life::Closing && (endpoint.waiting.is_empty() || late)
             }
             Act::Grant | Act::GrantOne => {
                 let both = self.is_established(0) && self.is_established(1);
@@ -446,35 +455,42 @@ impl World {
             }
             Act::Refuse => self.monitor.is_some_and(|offers| offers[side]),
             Act::MonitorDies => self.monitor.is_some(),
-            Act::Kill => matches!(end.life, Life::Open | Life::Closing),
+            Act::Kill => matches!(endpoint.life, Life::Open | Life::Closing),
             _ if !open => false,
-            // What the end does: first of all what it has begun.
-            Act::AskBell => end.owes_ask,
-            Act::Spill => !end.owes_ask && end.rest > 0,
-            Act::Look => end.sleep == Sleep::Dozing,
-            Act::WakeUp => matches!(end.sleep, Sleep::Hot | Sleep::Cold),
+            // Acts of the endpoint: first of all those that it has begun.
+            Act::CheckWakeUp => endpoint.check_due,
+            Act::Spill => !endpoint.check_due && endpoint.rest > 0,
+            Act::Poll => endpoint.sleep == Sleep::Dozing,
+            Act::WakeUp => matches!(endpoint.sleep, Sleep::Hot | Sleep::Cold),
             Act::Fetch => {
-                let news = !input.receiving.is_empty() || (input.has_end() && !self.has_ended(side));
-                free && news
+                let ready = !input.receiving.is_empty() || (input.has_end() && !self.has_ended(side));
+                free && ready
             }
             Act::FetchFirst => free && self.bounds.short_fetches && input.receiving.runs().len() > 1,
             Act::Offer => {
-                awake && end.stage == Stage::Plain && self.monitor.is_some() && self.is_established(side)
+                awake && endpoint.stage == Stage::Plain && self.monitor.is_some() && self.is_established(side)
             }
-            Act::Receive => awake && end.replies[0] != Reply::Nothing,
+            Act::Receive => awake && endpoint.replies[0] != Reply::Nothing,
             Act::Adopt => {
-                let fetched = !end.fetched.is_empty() && !self.is(Mutation::AdoptOverFetched);
+                let fetched = !endpoint.fetched.is_empty() && !self.is(Mutation::AdoptOverFetched);
                 awake
-                    && end.stage == Stage::Granted
-                    && end.waiting.is_empty()
+                    && endpoint.stage == Stage::Granted
+                    && endpoint.waiting.is_empty()
                     && !fetched
                     && self.is_established(side)
             }
-            Act::Write => awake && !end.shut && !end.failed && end.writes < self.bounds.writes[side].len(),
-            Act::Take(_) => awake && end.told.is_none(),
-            Act::SleepCold => awake && end.idle && end.told.is_none() && self.sleeps(Sleep::Cold),
-            Act::SleepHot => awake && end.idle && end.told.is_none() && self.sleeps(Sleep::Hot),
-            Act::Shutdown => awake && !end.shut,
+            Act::Write => {
+                awake
+                    && !endpoint.shut
+                    && !endpoint.failed
+                    && endpoint.writes < self.bounds.writes[side].len()
+            }
+            Act::Consume(_) => awake && endpoint.reported.is_none(),
+            Act::SleepCold => {
+                awake && endpoint.idle && endpoint.reported.is_none() && self.sleeps(Sleep::Cold)
+            }
+            Act::SleepHot => awake && endpoint.idle && endpoint.reported.is_none() && self.sleeps(Sleep::Hot),
+            Act::Shutdown => awake && !endpoint.shut,
             Act::Close => awake,
         }
     }
@@ -483,12 +499,12 @@ impl World {
         self.bounds.sleeps.contains(&how)
     }
 
-    /// Does it, and looks at what has to hold.
+    /// Does it, and checks what has to hold.
     pub(crate) fn step(&mut self, side: usize, act: Act) -> Verdict {
         self.events = 0;
         match act {
             Act::Offer => {
-                self.ends[side].stage = Stage::Offered;
+                self.endpoints[side].stage = Stage::Offered;
                 if let Some(offers) = &mut self.monitor {
                     offers[side] = true;
                 }
@@ -496,21 +512,21 @@ impl World {
             Act::Receive => self.receive(side),
             Act::Adopt => self.adopt(side)?,
             Act::Write => self.write(side)?,
-            Act::AskBell => self.ask_bell(side)?,
+            Act::CheckWakeUp => self.check_wake_up(side)?,
             Act::Spill => self.spill(side)?,
-            Act::Bell => self.bell(side),
-            Act::KernelTakes => self.kernel_takes(side),
+            Act::SendWakeUp => self.send_wake_up(side),
+            Act::KernelAccepts => self.kernel_accepts(side),
             Act::Deliver => self.deliver(side),
             Act::Fetch => self.fetch(side, usize::MAX)?,
             Act::FetchFirst => self.fetch(side, 1)?,
-            Act::Take(count) => self.take(side, count)?,
+            Act::Consume(count) => self.consume(side, count)?,
             Act::SleepCold => self.sleep_cold(side)?,
             Act::SleepHot => self.sleep_hot(side),
-            Act::Look => self.check_ring(side)?,
+            Act::Poll => self.check_ring(side)?,
             Act::WakeUp => self.wake(side),
             Act::Shutdown => self.shutdown(side),
             Act::Close => self.close(side)?,
-            Act::Leave => self.demote(side),
+            Act::Release => self.release(side),
             Act::Kill => self.kill(side),
             Act::Grant | Act::GrantOne => self.grant(side, act == Act::Grant),
             Act::Refuse => {
@@ -532,12 +548,15 @@ impl World {
 
     fn check(&self) -> Verdict {
         for side in [0, 1] {
-            must(self.ends[side].got <= self.ends[1 - side].accepted, "bytes that were never sent")?;
+            must(
+                self.endpoints[side].got <= self.endpoints[1 - side].accepted,
+                "bytes that were never sent",
+            )?;
         }
         Ok(())
     }
 
-    /// Whether nothing goes on by itself: `changes` tells which acts change the state.
+    /// Whether nothing goes on by itself; `changes`: the acts that change the state.
     pub(crate) fn is_quiet(&self, mut changes: impl Iterator<Item = Act>) -> bool {
         !changes.any(Act::is_progress)
     }
@@ -545,15 +564,18 @@ impl World {
     /// What has to hold when nothing goes on by itself.
     pub(crate) fn check_quiet(&self) -> Verdict {
         for side in [0, 1] {
-            let (end, peer) = (&self.ends[side], &self.ends[1 - side]);
-            must(end.life != Life::Closing, "a close never ends")?;
-            if end.life != Life::Open || end.told.is_some() {
+            let (endpoint, peer) = (&self.endpoints[side], &self.endpoints[1 - side]);
+            must(endpoint.life != Life::Closing, "a close never ends")?;
+            if endpoint.life != Life::Open || endpoint.reported.is_some() {
                 continue;
             }
-            let asleep = matches!(end.sleep, Sleep::Hot | Sleep::Cold);
-            must(end.got == peer.accepted || !asleep, "a reader sleeps over bytes that are there for it")?;
-            must(end.got == peer.accepted, "bytes never come")?;
-            must(!peer.shut && !self.is_reset(side), "an end is never told")?;
+            let asleep = matches!(endpoint.sleep, Sleep::Hot | Sleep::Cold);
+            must(
+                endpoint.got == peer.accepted || !asleep,
+                "a reader sleeps over bytes that are there for it",
+            )?;
+            must(endpoint.got == peer.accepted, "bytes never come")?;
+            must(!peer.shut && !self.is_reset(side), "an end of stream is never reported")?;
             must(peer.waiting.is_empty(), "bytes wait for ever")?;
         }
         Ok(())
