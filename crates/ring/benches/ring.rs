@@ -1,7 +1,7 @@
-//! What a ring costs beside the bare memory below it: round trips beside those of two cache
-//! lines, large streams beside memcpy. Two pinned threads; sides alternate. Rounds are
-//! short, so that on a busy machine some of them are not disturbed: best and median.
-//! `cargo bench -p megapipe-ring`
+//! The cost of a ring compared with that of bare memory: round trips with those of two
+//! cache lines, large streams with memcpy. Two pinned threads; rings and bare memory
+//! alternate. Rounds are short, so that on a busy machine some of them are not disturbed:
+//! best and median. `cargo bench -p megapipe-ring`
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -43,24 +43,24 @@ fn memory(size: usize, head: &[u8]) -> NonNull<u8> {
     }
 }
 
-fn ends() -> [(Endpoint, PeerLoop); 2] {
+fn endpoints() -> [(Endpoint, PeerLoop); 2] {
     let head = format_region(REGION).expect("a size");
     let regions = [(); 2].map(|()| memory(REGION, &head));
-    let mut ends = [0, 1].map(|end: usize| {
+    let mut endpoints = [0, 1].map(|endpoint: usize| {
         let page = memory(LOOP_PAGE_SIZE, &format_loop_page());
-        // SAFETY: the memory is never given back.
+        // SAFETY: the memory is never freed.
         unsafe {
-            let own = Region::new(regions[end], REGION).expect("formatted");
-            let peer = PeerRegion::new(regions[1 - end], REGION).expect("formatted");
+            let own = Region::new(regions[endpoint], REGION).expect("formatted");
+            let peer = PeerRegion::new(regions[1 - endpoint], REGION).expect("formatted");
             (Endpoint::new(own, peer).expect("new"), PeerLoop::new(page).expect("formatted"))
         }
     });
-    ends.iter().for_each(|(end, _)| end.receiver.mark_aware());
-    ends.iter_mut().for_each(|(end, _)| assert!(end.sender.open_ring().expect("new")));
-    ends
+    endpoints.iter().for_each(|(endpoint, _)| endpoint.receiver.mark_aware());
+    endpoints.iter_mut().for_each(|(endpoint, _)| assert!(endpoint.sender.open_ring().expect("new")));
+    endpoints
 }
 
-/// Runs both on CPUs of their own; how long the second took.
+/// Runs both on CPUs of their own; returns the time of the second.
 fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
     let barrier = Barrier::new(2);
     thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn bare_round_trips() -> f64 {
             spin_loop();
         }
     };
-    let took = both(
+    let time = both(
         || {
             for turn in 1..=u64::from(ROUND_TRIPS) {
                 wait(&lines[0], turn);
@@ -105,19 +105,19 @@ fn bare_round_trips() -> f64 {
             }
         },
     );
-    took.as_nanos() as f64 / f64::from(ROUND_TRIPS)
+    time.as_nanos() as f64 / f64::from(ROUND_TRIPS)
 }
 
-fn send(end: &mut Endpoint, peer_loop: &mut PeerLoop, message: &[u8]) {
-    while end.write([message], usize::MAX).expect("honest") == 0 {
+fn send(endpoint: &mut Endpoint, peer_loop: &mut PeerLoop, message: &[u8]) {
+    while endpoint.write([message], usize::MAX).expect("honest") == 0 {
         spin_loop();
     }
-    assert!(!end.sender.wants_tcp_wake_up(peer_loop));
+    assert!(!endpoint.sender.wants_tcp_wake_up(peer_loop));
 }
 
-fn receive(end: &mut Endpoint, buffer: &mut [u8]) -> usize {
+fn receive(endpoint: &mut Endpoint, buffer: &mut [u8]) -> usize {
     loop {
-        match end.receiver.read(buffer).expect("honest") {
+        match endpoint.receiver.read(buffer).expect("honest") {
             0 => spin_loop(),
             count => return count,
         }
@@ -125,8 +125,8 @@ fn receive(end: &mut Endpoint, buffer: &mut [u8]) -> usize {
 }
 
 fn round_trips(size: usize) -> f64 {
-    let [(mut first, mut first_loop), (mut second, mut second_loop)] = ends();
-    let took = both(
+    let [(mut first, mut first_loop), (mut second, mut second_loop)] = endpoints();
+    let time = both(
         move || {
             let mut buffer = [0; 64];
             for _ in 0..ROUND_TRIPS {
@@ -142,13 +142,13 @@ fn round_trips(size: usize) -> f64 {
             }
         },
     );
-    took.as_nanos() as f64 / f64::from(ROUND_TRIPS)
+    time.as_nanos() as f64 / f64::from(ROUND_TRIPS)
 }
 
 /// Millions of messages a second; a wake-up is considered after each `batch`.
 fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
-    let [(mut first, first_loop), (mut second, _)] = ends();
-    let took = both(
+    let [(mut first, first_loop), (mut second, _)] = endpoints();
+    let time = both(
         move || {
             let message = vec![7; size];
             for number in 0..MESSAGES {
@@ -173,14 +173,14 @@ fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
             }
         },
     );
-    f64::from(MESSAGES) / took.as_micros() as f64
+    f64::from(MESSAGES) / time.as_micros() as f64
 }
 
 /// Bytes a nanosecond of writes and reads of `size`, each with its own core.
 fn bulk(size: usize) -> f64 {
     let total = BULK;
-    let [(mut first, _), (mut second, _)] = ends();
-    let took = both(
+    let [(mut first, _), (mut second, _)] = endpoints();
+    let time = both(
         move || {
             let source = vec![7; size];
             for _ in 0..total / size {
@@ -203,7 +203,7 @@ fn bulk(size: usize) -> f64 {
             black_box(&mut target);
         },
     );
-    total as f64 / took.as_nanos() as f64
+    total as f64 / time.as_nanos() as f64
 }
 
 fn memcpy(size: usize) -> f64 {

@@ -46,11 +46,11 @@ impl Drop for Memory {
     }
 }
 
-/// Words of a region that its peer reads: aware, armed, ended, parts, records, tail,
-/// base, head.
+/// Words of a region that its peer reads: aware, armed, ended, runs, records, tail, base,
+/// head.
 const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
-/// Those of a demotion: left, at_kernel, owes, returned, returned_accepted.
-const LEAVING: [usize; 5] = [76, 96, 100, 112, 120];
+/// Those of a demotion: demoted, at_kernel, owes, returned, returned_accepted.
+const DEMOTION: [usize; 5] = [76, 96, 100, 112, 120];
 /// The `owes` of an endpoint that requests the return of all unread bytes.
 const WANTS_RETURN: u32 = u32::MAX - 1;
 
@@ -78,8 +78,8 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
             PeerLoop::new(page.start).expect("formatted"),
         )
     };
-    let mut end = match Endpoint::new(own, peer) {
-        Ok(end) => end,
+    let mut endpoint = match Endpoint::new(own, peer) {
+        Ok(endpoint) => endpoint,
         Err(corrupt) => return Some(corrupt),
     };
     let mut script = Script(script);
@@ -87,7 +87,7 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
     // At most one step for each byte.
     while let Some(step) = script.byte() {
         if let Err(corrupt) =
-            self::step(&mut end, &mut peer_loop, step, &mut script, &mut buffer, &regions[1], &page)
+            self::step(&mut endpoint, &mut peer_loop, step, &mut script, &mut buffer, &regions[1], &page)
         {
             return Some(corrupt);
         }
@@ -96,7 +96,7 @@ pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
 }
 
 fn step(
-    end: &mut Endpoint,
+    endpoint: &mut Endpoint,
     peer_loop: &mut PeerLoop,
     step: u8,
     script: &mut Script<'_>,
@@ -105,7 +105,7 @@ fn step(
     page: &Memory,
 ) -> Result<(), Corrupt> {
     let size = script.size().unwrap_or(1);
-    let (sender, receiver) = (&mut end.sender, &mut end.receiver);
+    let (sender, receiver) = (&mut endpoint.sender, &mut endpoint.receiver);
     match step % 24 {
         // Near the valid values, and arbitrary ones.
         0..=5 => {
@@ -116,7 +116,7 @@ fn step(
         7 => theirs.poke(WORDS[size % WORDS.len()], u32::MAX),
         8 => page.poke(64, size as u32),
         9 => assert!(sender.write([&buffer[..size]], usize::MAX, None)? <= size),
-        10 => assert!(end.write([&buffer[..size], &buffer[..7]], size)? <= size),
+        10 => assert!(endpoint.write([&buffer[..size], &buffer[..7]], size)? <= size),
         11 => drop(sender.open_ring()?),
         12 => drop(sender.open_tcp()?),
         13 => {
@@ -143,8 +143,8 @@ fn step(
             receiver.resume()?;
             sender.resume();
         }
-        _ if step >= 216 => theirs.poke(LEAVING[size % LEAVING.len()], (size / LEAVING.len()) as u32),
-        _ if step >= 192 => theirs.poke(LEAVING[2], WANTS_RETURN),
+        _ if step >= 216 => theirs.poke(DEMOTION[size % DEMOTION.len()], (size / DEMOTION.len()) as u32),
+        _ if step >= 192 => theirs.poke(DEMOTION[2], WANTS_RETURN),
         _ if step >= 144 => {
             receiver.demote();
             if receiver.demotion_step()? == DemotionStep::Return

@@ -50,12 +50,12 @@ pub(crate) const REFUSED: u32 = u32::MAX;
 pub(crate) const WANTS_RETURN: u32 = u32::MAX - 1;
 /// `ended`: this endpoint reads no more.
 pub(crate) const ENDED: u32 = 1;
-/// `left`: this endpoint is demoted: it consumes nothing from the ring any more.
+/// `demoted`: this endpoint is demoted: it consumes nothing from the ring any more.
 pub(crate) const DEMOTED: u32 = 1;
-/// `left`: demoted, and the unread bytes cannot be resent in order, since they lie on
+/// `demoted`: demoted, and the unread bytes cannot be resent in order, since they lie on
 /// both paths.
 pub(crate) const DEMOTED_ON_BOTH: u32 = 2;
-/// `left`: all of those bytes were returned.
+/// `demoted`: all of those bytes were returned.
 pub(crate) const RETURNED_ALL: u32 = 3;
 /// `at_kernel`: this endpoint sends nothing more.
 pub(crate) const FINISHED: u32 = 2;

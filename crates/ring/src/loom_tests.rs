@@ -143,13 +143,13 @@ fn loom_head_loaded_by_a_check() {
 fn loom_head_is_published_with_the_answer() {
     check(3, || {
         let (mut first, mut second) = direction();
-        for end in [&mut first, &mut second] {
-            end.receiver.mark_aware();
+        for endpoint in [&mut first, &mut second] {
+            endpoint.receiver.mark_aware();
         }
         assert!(first.sender.open_ring().unwrap() && second.sender.open_ring().unwrap());
-        let read = |end: &mut Endpoint| {
+        let read = |endpoint: &mut Endpoint| {
             let mut byte = [0];
-            while end.receiver.read(&mut byte).unwrap() == 0 {
+            while endpoint.receiver.read(&mut byte).unwrap() == 0 {
                 thread::yield_now();
             }
             byte[0]

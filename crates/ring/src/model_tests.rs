@@ -21,7 +21,7 @@ enum Step {
     SendOverTcp(usize),
     OpenRing,
     OpenTcp,
-    Take(usize),
+    Consume(usize),
     Peek(usize),
     Skip(usize),
     Release,
@@ -39,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..KERNEL_ROOM).prop_map(Step::SendOverTcp),
         2 => Just(Step::OpenRing),
         1 => Just(Step::OpenTcp),
-        6 => length.clone().prop_map(Step::Take),
+        6 => length.clone().prop_map(Step::Consume),
         1 => length.clone().prop_map(Step::Peek),
         1 => length.prop_map(Step::Skip),
         1 => Just(Step::Release),
@@ -78,26 +78,26 @@ impl Model {
         let direction = &mut self.directions[sender];
         direction.sent += bytes.len() as u64;
         direction.stream.extend(bytes);
-        assert_eq!(self.pair.ends[sender].sender.stream(), direction.sent);
+        assert_eq!(self.pair.endpoints[sender].sender.stream(), direction.sent);
     }
 
     fn wake_receiver(&mut self, sender: usize) {
-        let end = &mut self.pair.ends[sender].sender;
-        if end.wants_tcp_wake_up(&self.pair.peers[sender]) {
+        let endpoint = &mut self.pair.endpoints[sender].sender;
+        if endpoint.wants_tcp_wake_up(&self.pair.peers[sender]) {
             let direction = &mut self.directions[sender];
             let room = direction.kernel.len() < KERNEL_ROOM;
             if room {
                 direction.kernel.push_back(0);
             }
-            end.woke_peer(&self.pair.peers[sender], room);
-            assert!(!end.wants_tcp_wake_up(&self.pair.peers[sender]), "one wake-up for each number");
+            endpoint.woke_peer(&self.pair.peers[sender], room);
+            assert!(!endpoint.wants_tcp_wake_up(&self.pair.peers[sender]), "one wake-up for each number");
         }
     }
 
     /// The receiver of `sender`'s direction, awake.
     fn wake(&mut self, sender: usize) {
         self.directions[sender].waits = false;
-        self.pair.ends[1 - sender].receiver.disarm();
+        self.pair.endpoints[1 - sender].receiver.disarm();
         self.pair.pages[1 - sender].wake(0);
     }
 
@@ -109,67 +109,67 @@ impl Model {
                 let mut rest = bytes.as_slice();
                 let slices: Vec<&[u8]> =
                     lengths.iter().map(|&length| rest.split_off(..length).unwrap()).collect();
-                let end = &mut self.pair.ends[side];
-                let path = end.sender.path();
+                let endpoint = &mut self.pair.endpoints[side];
+                let path = endpoint.sender.path();
                 let written = if with_receiver {
-                    end.write(slices, limit).unwrap()
+                    endpoint.write(slices, limit).unwrap()
                 } else {
-                    end.sender.write(slices, limit, None).unwrap()
+                    endpoint.sender.write(slices, limit, None).unwrap()
                 };
                 assert!(written <= limit && (path == Path::Ring || written == 0));
                 if written < bytes.len().min(limit) && path == Path::Ring {
-                    assert_eq!(self.pair.ends[side].sender.free(1).unwrap(), 0, "short only if full");
+                    assert_eq!(self.pair.endpoints[side].sender.free(1).unwrap(), 0, "short only if full");
                 }
                 self.sent(side, &bytes[..written]);
                 self.wake_receiver(side);
             }
             Step::SendOverTcp(length) => {
-                if self.pair.ends[side].sender.path() == Path::Tcp {
+                if self.pair.endpoints[side].sender.path() == Path::Tcp {
                     let room = KERNEL_ROOM - self.directions[side].kernel.len();
                     let bytes = self.bytes(side, length.min(room));
                     self.directions[side].kernel.extend(&bytes);
-                    self.pair.ends[side].sender.sent_over_tcp(bytes.len() as u64);
+                    self.pair.endpoints[side].sender.sent_over_tcp(bytes.len() as u64);
                     self.sent(side, &bytes);
                 }
             }
             Step::OpenRing => {
-                let opened = self.pair.ends[side].sender.open_ring().unwrap();
-                assert!(!opened || self.pair.ends[side].sender.path() == Path::Ring);
+                let opened = self.pair.endpoints[side].sender.open_ring().unwrap();
+                assert!(!opened || self.pair.endpoints[side].sender.path() == Path::Ring);
             }
-            Step::OpenTcp => assert!(self.pair.ends[side].sender.open_tcp().unwrap(), "always possible"),
-            Step::Take(limit) => {
+            Step::OpenTcp => assert!(self.pair.endpoints[side].sender.open_tcp().unwrap(), "always possible"),
+            Step::Consume(limit) => {
                 self.wake(other);
-                self.take(other, limit);
+                self.consume(other, limit);
             }
             Step::Peek(length) => {
                 let mut buffer = vec![0; length];
-                let peeked = self.pair.ends[side].receiver.peek(0, &mut buffer).unwrap();
+                let peeked = self.pair.endpoints[side].receiver.peek(0, &mut buffer).unwrap();
                 assert!(self.directions[other].stream.iter().take(peeked).eq(&buffer[..peeked]));
             }
             Step::Skip(count) => {
-                let skipped = self.pair.ends[side].receiver.skip(count).unwrap();
+                let skipped = self.pair.endpoints[side].receiver.skip(count).unwrap();
                 self.directions[other].stream.drain(..skipped);
             }
-            Step::Release => self.pair.ends[side].receiver.release(),
+            Step::Release => self.pair.endpoints[side].receiver.release(),
             Step::Wait => {
                 // As before epoll_wait(2): ready bytes in the kernel would not let it
                 // block.
-                if !self.pair.ends[side].receiver.arm(WakeUp::Tcp).unwrap() {
+                if !self.pair.endpoints[side].receiver.arm(WakeUp::Tcp).unwrap() {
                     self.directions[other].waits = true;
                 }
             }
             Step::Sleep => {
                 self.wake(other);
                 self.pair.pages[side].sleep(0);
-                match self.pair.ends[side].receiver.poll().unwrap() {
+                match self.pair.endpoints[side].receiver.poll().unwrap() {
                     Ready::Ring(_) => self.pair.pages[side].wake(0),
                     Ready::Tcp { .. } | Ready::Nothing => self.directions[other].waits = true,
                 }
             }
-            Step::ResumeSender => self.pair.ends[side].sender.resume(),
+            Step::ResumeSender => self.pair.endpoints[side].sender.resume(),
             Step::ResumeReceiver => {
-                self.pair.ends[side].receiver.save();
-                self.pair.ends[side].receiver.resume().unwrap();
+                self.pair.endpoints[side].receiver.save();
+                self.pair.endpoints[side].receiver.resume().unwrap();
             }
         }
         for (sender, direction) in self.directions.iter().enumerate() {
@@ -184,23 +184,23 @@ impl Model {
     /// Copies the unread bytes to the kernel, which accepts `room` of them. True: there
     /// were some, and all were copied.
     fn copy_unread(&mut self, sender: usize, room: usize) -> bool {
-        let end = &mut self.pair.ends[sender].sender;
+        let endpoint = &mut self.pair.endpoints[sender].sender;
         let direction = &mut self.directions[sender];
-        assert!(end.may_wake());
-        let all = end.announce_copies().unwrap();
+        assert!(endpoint.may_wake());
+        let all = endpoint.announce_copies().unwrap();
         if all == 0 {
-            end.kernel_refused();
+            endpoint.kernel_refused();
             return false;
         }
         let (mut left, mut room) = (all, room);
         while left > 0 && room > 0 {
             let mut piece = vec![0; room.min(1000)];
-            let count = end.peek_copies(left, &mut piece);
+            let count = endpoint.peek_copies(left, &mut piece);
             direction.kernel.extend(&piece[..count]);
             (left, room) = (left - count, room - count);
-            end.copied(count);
+            endpoint.copied(count);
         }
-        end.end_copies(left == 0);
+        endpoint.end_copies(left == 0);
         direction.copied = true;
         left == 0
     }
@@ -208,7 +208,7 @@ impl Model {
     /// The receiver of `sender`'s direction discards wake-up bytes if it is in a ring
     /// run.
     fn discard_wake_up_bytes(&mut self, sender: usize) {
-        let receiver = &mut self.pair.ends[1 - sender].receiver;
+        let receiver = &mut self.pair.endpoints[1 - sender].receiver;
         let direction = &mut self.directions[sender];
         if let Front::WakeUps(wake_ups) = receiver.tcp(direction.kernel.len() as u64).unwrap() {
             direction.kernel.drain(..wake_ups as usize);
@@ -219,12 +219,12 @@ impl Model {
     /// The receiver of `sender`'s direction is demoted. True: the kernel has exactly its
     /// unread bytes.
     fn demote(&mut self, sender: usize) -> bool {
-        let receiver = &mut self.pair.ends[1 - sender].receiver;
+        let receiver = &mut self.pair.endpoints[1 - sender].receiver;
         receiver.demote();
         let DemotionStep::WakeUps(wake_ups) = receiver.demotion_step().unwrap() else { return false };
         let direction = &mut self.directions[sender];
         direction.kernel.drain(..wake_ups as usize);
-        let sender = &mut self.pair.ends[sender].sender;
+        let sender = &mut self.pair.endpoints[sender].sender;
         assert!(!sender.wants_return().unwrap());
         let mut owed = vec![0; sender.recall().unwrap()];
         assert_eq!(sender.peek_owed(&mut owed).unwrap(), owed.len());
@@ -234,8 +234,8 @@ impl Model {
     }
 
     /// Consumes up to `limit` bytes of `sender`'s direction; returns how many.
-    fn take(&mut self, sender: usize, limit: usize) -> usize {
-        let receiver = &mut self.pair.ends[1 - sender].receiver;
+    fn consume(&mut self, sender: usize, limit: usize) -> usize {
+        let receiver = &mut self.pair.endpoints[1 - sender].receiver;
         let direction = &mut self.directions[sender];
         let mut consumed = 0;
         // Each turn consumes bytes, discards wake-up bytes, or is the last.
@@ -315,19 +315,19 @@ proptest! {
     #[test]
     fn streams_arrive_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..STEPS)) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
-        model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());
+        model.pair.endpoints.iter().for_each(|endpoint| endpoint.receiver.mark_aware());
         for (side, step) in steps {
             model.apply(side, step);
         }
         for sender in 0..2 {
             let left = model.directions[sender].stream.len();
-            prop_assert_eq!(model.take(sender, usize::MAX), left);
+            prop_assert_eq!(model.consume(sender, usize::MAX), left);
             prop_assert!(model.directions[sender].stream.is_empty());
             prop_assert!(model.directions[sender].kernel.is_empty());
-            prop_assert!(model.pair.ends[1 - sender].receiver.is_at_end_of_ring().unwrap());
-            prop_assert_eq!(model.pair.ends[1 - sender].receiver.stream(), model.directions[sender].sent);
-            model.pair.ends[1 - sender].receiver.poll().unwrap();
-            prop_assert!(model.pair.ends[sender].sender.drained().unwrap());
+            prop_assert!(model.pair.endpoints[1 - sender].receiver.is_at_end_of_ring().unwrap());
+            prop_assert_eq!(model.pair.endpoints[1 - sender].receiver.stream(), model.directions[sender].sent);
+            model.pair.endpoints[1 - sender].receiver.poll().unwrap();
+            prop_assert!(model.pair.endpoints[sender].sender.drained().unwrap());
         }
     }
 
@@ -341,36 +341,36 @@ proptest! {
         again in any::<bool>(),
     ) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
-        model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());
+        model.pair.endpoints.iter().for_each(|endpoint| endpoint.receiver.mark_aware());
         for (side, step) in steps {
             model.apply(side, step);
         }
         if again {
             // Copies that were all consumed make room for others.
             model.copy_unread(0, usize::MAX);
-            model.apply(1, Step::Take(usize::MAX));
+            model.apply(1, Step::Consume(usize::MAX));
             model.apply(0, Step::OpenRing);
             model.apply(0, Step::Write { lengths: vec![100], limit: usize::MAX, with_receiver: false });
         }
         let all = model.copy_unread(0, room);
         if follows > 0 {
-            prop_assert!(model.pair.ends[0].sender.open_tcp().unwrap());
+            prop_assert!(model.pair.endpoints[0].sender.open_tcp().unwrap());
             let bytes = model.bytes(0, follows);
             model.directions[0].kernel.extend(&bytes);
-            model.pair.ends[0].sender.sent_over_tcp(follows as u64);
+            model.pair.endpoints[0].sender.sent_over_tcp(follows as u64);
             model.sent(0, &bytes);
-            let unconsumed = model.pair.ends[0].sender.unconsumed().unwrap();
+            let unconsumed = model.pair.endpoints[0].sender.unconsumed().unwrap();
             if all && unconsumed > 0 {
-                prop_assert!(!model.pair.ends[0].sender.open_ring().unwrap(), "nothing goes past copies");
+                prop_assert!(!model.pair.endpoints[0].sender.open_ring().unwrap(), "nothing goes past copies");
             }
         }
         if ends {
-            model.pair.ends[0].sender.sends_no_more();
+            model.pair.endpoints[0].sender.sends_no_more();
         }
         model.discard_wake_up_bytes(0);
-        model.take(0, consumed);
+        model.consume(0, consumed);
         model.discard_wake_up_bytes(0);
-        let receiver = &mut model.pair.ends[1].receiver;
+        let receiver = &mut model.pair.endpoints[1].receiver;
         receiver.poll().unwrap();
         // Wake-up bytes may lie between kernel bytes and copies of later bytes.
         let in_order = !receiver.is_in_tcp() || !receiver.nears_next_run();

@@ -39,7 +39,7 @@ impl Drop for Memory {
 
 /// Two endpoints and their loops.
 pub(crate) struct Pair {
-    pub(crate) ends: [Endpoint; 2],
+    pub(crate) endpoints: [Endpoint; 2],
     pub(crate) pages: [LoopPage; 2],
     /// Each endpoint's view of the peer's loop.
     pub(crate) peers: [PeerLoop; 2],
@@ -52,31 +52,31 @@ impl Pair {
         let regions = [Memory::region(), Memory::region()];
         let loops = [(); 2].map(|()| Memory::new(LOOP_PAGE_SIZE, &format_loop_page()));
         // SAFETY: `Pair` keeps all memory until its endpoints are dropped.
-        let ends = [0, 1].map(|end| unsafe {
-            let own = Region::new(regions[end].start, MIN_SIZE).unwrap();
-            let peer = PeerRegion::new(regions[1 - end].start, MIN_SIZE).unwrap();
+        let endpoints = [0, 1].map(|endpoint| unsafe {
+            let own = Region::new(regions[endpoint].start, MIN_SIZE).unwrap();
+            let peer = PeerRegion::new(regions[1 - endpoint].start, MIN_SIZE).unwrap();
             Endpoint::new(own, peer).unwrap()
         });
         // SAFETY: as above.
-        let pages = [0, 1].map(|end| unsafe { LoopPage::new(loops[end].start).unwrap() });
+        let pages = [0, 1].map(|endpoint| unsafe { LoopPage::new(loops[endpoint].start).unwrap() });
         // SAFETY: as above.
-        let peers = [0, 1].map(|end| unsafe { PeerLoop::new(loops[1 - end].start).unwrap() });
-        Pair { ends, pages, peers, memory: [regions, loops] }
+        let peers = [0, 1].map(|endpoint| unsafe { PeerLoop::new(loops[1 - endpoint].start).unwrap() });
+        Pair { endpoints, pages, peers, memory: [regions, loops] }
     }
 
     /// Both directions use their ring from the first byte on.
     pub(crate) fn in_ring() -> Pair {
         let mut pair = Pair::new();
-        pair.ends.iter().for_each(|end| end.receiver.mark_aware());
-        pair.ends.iter_mut().for_each(|end| assert!(end.sender.open_ring().unwrap()));
+        pair.endpoints.iter().for_each(|endpoint| endpoint.receiver.mark_aware());
+        pair.endpoints.iter_mut().for_each(|endpoint| assert!(endpoint.sender.open_ring().unwrap()));
         pair
     }
 
     /// The position at which an endpoint writes next, if it does not wrap.
-    pub(crate) fn ring_position(&self, end: usize) -> u64 {
+    pub(crate) fn ring_position(&self, endpoint: usize) -> u64 {
         let word = |offset: usize| {
             // SAFETY: inside the allocation, on the thread that uses the endpoints.
-            unsafe { self.memory[0][end].start.add(offset).cast::<u64>().read() }
+            unsafe { self.memory[0][endpoint].start.add(offset).cast::<u64>().read() }
         };
         word(1024) - word(1032)
     }

@@ -40,16 +40,16 @@ fn memory_that_is_no_region_is_refused() {
 #[test]
 fn a_ring_opens_only_to_an_end_that_is_aware() {
     let mut pair = Pair::new();
-    assert!(!pair.ends[0].sender.open_ring().unwrap());
-    pair.ends[1].receiver.mark_aware();
-    assert!(pair.ends[0].sender.open_ring().unwrap());
-    assert_eq!(pair.ends[0].sender.path(), Path::Ring);
+    assert!(!pair.endpoints[0].sender.open_ring().unwrap());
+    pair.endpoints[1].receiver.mark_aware();
+    assert!(pair.endpoints[0].sender.open_ring().unwrap());
+    assert_eq!(pair.endpoints[0].sender.path(), Path::Ring);
 }
 
 /// `b"ring"` lies in the ring; five bytes that the kernel accepted follow it.
 fn on_both_paths() -> Pair {
     let mut pair = Pair::in_ring();
-    let sender = &mut pair.ends[0].sender;
+    let sender = &mut pair.endpoints[0].sender;
     assert_eq!(sender.write([&b"ring"[..]], usize::MAX, None), Ok(4));
     assert!(sender.open_tcp().unwrap());
     sender.sent_over_tcp(5);
@@ -59,7 +59,7 @@ fn on_both_paths() -> Pair {
 #[test]
 fn unread_bytes_are_found_on_both_paths() {
     let mut pair = on_both_paths();
-    let [sending, receiving] = &mut pair.ends;
+    let [sending, receiving] = &mut pair.endpoints;
     assert!(sending.sender.open_ring().unwrap());
     assert_eq!(sending.sender.write([&b"more"[..]], usize::MAX, None), Ok(4));
     let receiver = &mut receiving.receiver;
@@ -79,27 +79,27 @@ fn unread_bytes_are_found_on_both_paths() {
 #[test]
 fn bytes_on_both_paths_are_returned() {
     let mut pair = on_both_paths();
-    let [sending, demotion_step] = &mut pair.ends;
-    demotion_step.receiver.demote();
-    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Return));
-    assert_eq!(demotion_step.receiver.is_return_wanted(), Some(false), "the peer has not answered yet");
+    let [sending, demoted] = &mut pair.endpoints;
+    demoted.receiver.demote();
+    assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Return));
+    assert_eq!(demoted.receiver.is_return_wanted(), Some(false), "the peer has not answered yet");
     assert_eq!(sending.sender.wants_return(), Ok(true));
-    assert_eq!(demotion_step.receiver.is_return_wanted(), Some(true));
-    assert_eq!(demotion_step.receiver.left_to_consume(), 9);
+    assert_eq!(demoted.receiver.is_return_wanted(), Some(true));
+    assert_eq!(demoted.receiver.left_to_consume(), 9);
     let mut bytes = [0; 9];
-    assert_eq!(demotion_step.receiver.read(&mut bytes), Ok(4));
+    assert_eq!(demoted.receiver.read(&mut bytes), Ok(4));
     bytes[4..].copy_from_slice(b"other");
-    assert!(demotion_step.receiver.tcp(5).is_ok());
-    demotion_step.receiver.consumed_tcp(5);
-    assert_eq!(demotion_step.receiver.left_to_consume(), 0);
+    assert!(demoted.receiver.tcp(5).is_ok());
+    demoted.receiver.consumed_tcp(5);
+    assert_eq!(demoted.receiver.left_to_consume(), 0);
 
     let mut back = Vec::new();
     assert_eq!(sending.sender.accept_returned(&mut back), Ok(false), "nothing yet");
-    assert_eq!(demotion_step.sender.return_bytes(&bytes[..6]), Ok(6));
-    assert_eq!(demotion_step.sender.return_bytes(&bytes[6..]), Ok(0), "the previous ones were not read");
+    assert_eq!(demoted.sender.return_bytes(&bytes[..6]), Ok(6));
+    assert_eq!(demoted.sender.return_bytes(&bytes[6..]), Ok(0), "the previous ones were not read");
     assert_eq!(sending.sender.accept_returned(&mut back), Ok(false));
-    assert_eq!(demotion_step.sender.return_bytes(&bytes[6..]), Ok(3));
-    demotion_step.receiver.returned_all();
+    assert_eq!(demoted.sender.return_bytes(&bytes[6..]), Ok(3));
+    demoted.receiver.returned_all();
     assert_eq!(sending.sender.accept_returned(&mut back), Ok(true));
     assert_eq!(back, b"ringother");
     assert_eq!((sending.sender.wants_return(), sending.sender.recall()), (Ok(false), Ok(0)));
@@ -108,43 +108,39 @@ fn bytes_on_both_paths_are_returned() {
 #[test]
 fn more_than_was_sent_is_not_returned() {
     let mut pair = on_both_paths();
-    let [sending, demotion_step] = &mut pair.ends;
-    demotion_step.receiver.demote();
-    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Return));
+    let [sending, demoted] = &mut pair.endpoints;
+    demoted.receiver.demote();
+    assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Return));
     assert_eq!(sending.sender.wants_return(), Ok(true));
-    assert_eq!(demotion_step.sender.return_bytes(&[0; 10]), Ok(10));
+    assert_eq!(demoted.sender.return_bytes(&[0; 10]), Ok(10));
     assert_eq!(sending.sender.accept_returned(&mut Vec::new()), Err(Corrupt::Returned));
 }
 
 #[test]
 fn after_fin_nothing_is_returned() {
     let mut pair = on_both_paths();
-    let [sending, demotion_step] = &mut pair.ends;
+    let [sending, demoted] = &mut pair.endpoints;
     sending.sender.sends_no_more();
-    demotion_step.receiver.demote();
-    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Lost));
+    demoted.receiver.demote();
+    assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Lost));
     assert_eq!((sending.sender.wants_return(), sending.sender.recall()), (Ok(false), Ok(0)));
-    assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Lost));
+    assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Lost));
 }
 
 #[test]
 fn a_demoted_endpoint_waits_for_the_answer_of_a_peer_that_ends() {
     for sees in [false, true] {
         let mut pair = Pair::in_ring();
-        let [sending, demotion_step] = &mut pair.ends;
+        let [sending, demoted] = &mut pair.endpoints;
         assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
         sending.sender.sends_no_more();
-        demotion_step.receiver.demote();
-        assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::Wait));
+        demoted.receiver.demote();
+        assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Wait));
         if sees {
             assert_eq!(sending.sender.recall(), Ok(4));
-            assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::WakeUps(0)));
+            assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::WakeUps(0)));
         } else {
-            assert_eq!(
-                demotion_step.receiver.demotion_step(),
-                Ok(DemotionStep::Wait),
-                "until its FIN arrives"
-            );
+            assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::Wait), "until its FIN arrives");
         }
     }
 }
@@ -153,7 +149,7 @@ fn a_demoted_endpoint_waits_for_the_answer_of_a_peer_that_ends() {
 fn copies_of_a_sender_that_died_are_ignored() {
     for dies in [false, true] {
         let mut pair = Pair::in_ring();
-        let [sending, demotion_step] = &mut pair.ends;
+        let [sending, demoted] = &mut pair.endpoints;
         assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
         assert!(sending.sender.may_wake());
         assert_eq!(sending.sender.announce_copies(), Ok(4));
@@ -163,9 +159,9 @@ fn copies_of_a_sender_that_died_are_ignored() {
             false => sending.sender.end_copies(true),
         }
         sending.sender.kernel_refused();
-        demotion_step.receiver.demote();
+        demoted.receiver.demote();
         let (wake_ups, owed) = if dies { (3, 4) } else { (0, 0) };
-        assert_eq!(demotion_step.receiver.demotion_step(), Ok(DemotionStep::WakeUps(wake_ups)));
+        assert_eq!(demoted.receiver.demotion_step(), Ok(DemotionStep::WakeUps(wake_ups)));
         assert_eq!(sending.sender.recall(), Ok(owed));
     }
 }
@@ -173,7 +169,7 @@ fn copies_of_a_sender_that_died_are_ignored() {
 #[test]
 fn no_wake_up_byte_goes_to_a_peer_that_closes() {
     let mut pair = Pair::new();
-    let [closing, other] = &mut pair.ends;
+    let [closing, other] = &mut pair.endpoints;
     assert!(other.sender.may_wake());
     assert!(closing.receiver.is_given_more(), "it is on its way");
     other.sender.wake_up_was_accepted();
@@ -187,8 +183,8 @@ fn no_wake_up_byte_goes_to_a_peer_that_closes() {
 #[test]
 fn a_tcp_run_is_possible_though_no_record_was_read() {
     let mut pair = Pair::new();
-    pair.ends[1].receiver.mark_aware();
-    let sender = &mut pair.ends[0].sender;
+    pair.endpoints[1].receiver.mark_aware();
+    let sender = &mut pair.endpoints[0].sender;
     let mut opened = 0;
     while sender.open_ring().unwrap() {
         opened += 1;
@@ -197,8 +193,8 @@ fn a_tcp_run_is_possible_though_no_record_was_read() {
     }
     assert_eq!(opened, 3);
     // The peer passes them all, since no bytes lie between.
-    pair.ends[1].receiver.check().unwrap();
-    assert!(pair.ends[0].sender.open_ring().unwrap());
+    pair.endpoints[1].receiver.check().unwrap();
+    assert!(pair.endpoints[0].sender.open_ring().unwrap());
 }
 
 /// The record that opened the current run is read again by a successor, however many
@@ -206,7 +202,7 @@ fn a_tcp_run_is_possible_though_no_record_was_read() {
 #[test]
 fn a_successor_finds_the_start_of_its_run_though_many_follow() {
     let mut pair = Pair::in_ring();
-    let [first, second] = &mut pair.ends;
+    let [first, second] = &mut pair.endpoints;
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(3);
     while first.sender.open_ring().unwrap() {
@@ -225,9 +221,9 @@ fn questions_and_answers_stay_in_the_first_bytes() {
     let mut pair = Pair::in_ring();
     for turn in 0..50_u8 {
         for (from, to) in [(0, 1), (1, 0)] {
-            assert_eq!(pair.ends[from].write([[turn; 40].as_slice()], usize::MAX).unwrap(), 40);
+            assert_eq!(pair.endpoints[from].write([[turn; 40].as_slice()], usize::MAX).unwrap(), 40);
             let mut buffer = [0; 64];
-            assert_eq!(pair.ends[to].receiver.read(&mut buffer).unwrap(), 40);
+            assert_eq!(pair.endpoints[to].receiver.read(&mut buffer).unwrap(), 40);
             assert_eq!(buffer[..40], [turn; 40]);
             assert!(turn == 0 || pair.ring_position(from) == 40, "turn {turn} of endpoint {from}");
         }
@@ -237,7 +233,7 @@ fn questions_and_answers_stay_in_the_first_bytes() {
 #[test]
 fn an_endpoint_is_woken_once_or_for_each_publication() {
     let mut pair = Pair::in_ring();
-    let [first, second] = &mut pair.ends;
+    let [first, second] = &mut pair.endpoints;
     for each in [true, false, true] {
         second.receiver.requests_each(each);
         let mut buffer = [0; 64];
@@ -259,7 +255,7 @@ fn an_endpoint_is_woken_once_or_for_each_publication() {
 #[test]
 fn wake_up_bytes_before_a_tcp_run_are_no_data() {
     let mut pair = Pair::in_ring();
-    let [first, second] = &mut pair.ends;
+    let [first, second] = &mut pair.endpoints;
     assert!(!second.receiver.arm(WakeUp::Tcp).unwrap());
     assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
     assert!(first.sender.wants_tcp_wake_up(&pair.peers[0]));
@@ -288,7 +284,7 @@ fn wake_up_bytes_before_a_tcp_run_are_no_data() {
 #[test]
 fn a_successor_consumes_nothing_twice() {
     let mut pair = Pair::in_ring();
-    let [first, second] = &mut pair.ends;
+    let [first, second] = &mut pair.endpoints;
     first.sender.write([b"abcdef".as_slice()], 6, None).unwrap();
     let mut buffer = [0; 3];
     second.receiver.read(&mut buffer).unwrap();
@@ -302,7 +298,7 @@ fn a_successor_consumes_nothing_twice() {
 #[test]
 fn a_successor_begins_at_the_run_that_was_reached() {
     let mut pair = Pair::in_ring();
-    let [first, second] = &mut pair.ends;
+    let [first, second] = &mut pair.endpoints;
     first.sender.write([b"abc".as_slice()], 3, None).unwrap();
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(2);
@@ -318,7 +314,7 @@ fn a_successor_begins_at_the_run_that_was_reached() {
 #[test]
 fn a_successor_counts_the_bytes_that_the_kernel_accepted() {
     let mut pair = Pair::in_ring();
-    let sender = &mut pair.ends[0].sender;
+    let sender = &mut pair.endpoints[0].sender;
     sender.kernel_accepted(2);
     assert_eq!((sender.stream(), sender.tcp()), (0, 2), "two wake-up bytes");
     assert!(sender.open_tcp().unwrap());

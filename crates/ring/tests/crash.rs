@@ -1,5 +1,6 @@
-//! Processes share one direction at both ends, and are killed at any moment. What is delivered
-//! is the stream from its beginning on, without a gap in what was published, and nothing twice.
+//! Processes share one direction at both endpoints, and are killed at any moment. What is
+//! delivered is the stream from its beginning on, without a gap in what was published,
+//! and nothing twice.
 #![cfg(not(any(ring_loom, miri)))]
 #![allow(unsafe_code)]
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use ring::layout::{MIN_SIZE, PAGE, format_region};
 use ring::{Acquired, Direction, Lock, PeerRegion, Receiver, Region, Sender, Wait};
 
-/// The part of a process in the test.
+/// The role of a process in the test.
 const ROLE: &str = "MEGAPIPE_TEST_ROLE";
 /// The descriptors it inherited: both regions and the report.
 const DESCRIPTORS: &str = "MEGAPIPE_TEST_DESCRIPTORS";
@@ -126,7 +127,7 @@ impl Shared {
 
     fn receiver(&self) -> (Lock, Receiver) {
         let own = own(self.descriptors[1]);
-        let receiver = Receiver::new(own.clone(), peer(self.descriptors[0])).expect("an honest end");
+        let receiver = Receiver::new(own.clone(), peer(self.descriptors[0])).expect("an honest endpoint");
         (Lock::new(own, Direction::Receive), receiver)
     }
 
@@ -149,7 +150,7 @@ impl Shared {
             let from = sender.stream();
             let bytes: Vec<u8> = (from..from + 1 + dice.below(500) as u64).map(pattern).collect();
             let (first, second) = bytes.split_at(dice.below(bytes.len()));
-            let written = sender.write([first, second], usize::MAX, None).expect("an honest end");
+            let written = sender.write([first, second], usize::MAX, None).expect("an honest endpoint");
             lock.release(thread_id());
             if written == 0 {
                 std::thread::yield_now();
@@ -163,11 +164,11 @@ impl Shared {
         let mut dice = Dice(u64::from(thread_id()) | 1);
         let mut buffer = [0; 700];
         while self.acquire(&lock).is_some() && self.start.elapsed() < LIFETIME {
-            receiver.resume().expect("an honest end");
+            receiver.resume().expect("an honest endpoint");
             let from = receiver.stream();
             assert!(from >= delivered.load(Ordering::Acquire), "delivered twice");
             let wanted = 1 + dice.below(buffer.len());
-            let count = receiver.read(&mut buffer[..wanted]).expect("an honest end");
+            let count = receiver.read(&mut buffer[..wanted]).expect("an honest endpoint");
             assert!((from..).map(pattern).zip(&buffer[..count]).all(|(byte, other)| byte == *other));
             receiver.save();
             delivered.store(receiver.stream(), Ordering::Release);
@@ -200,30 +201,30 @@ fn killed_processes_lose_and_repeat_nothing() {
         let victim = dice.below(children.len());
         let ended = children[victim].try_wait().expect("a child can be asked for");
         assert_eq!(ended, None, "a {} ended by itself", roles[victim]);
-        end(&mut children[victim]);
+        kill(&mut children[victim]);
         children[victim] = shared.spawn(roles[victim]);
     }
     for child in &mut children {
         assert_eq!(child.try_wait().expect("a child can be asked for"), None, "one ended by itself");
-        end(child);
+        kill(child);
     }
 
     // What is left is whole, whatever the last ones died in.
     shared.acquire(&send_lock).expect("its holders are dead");
     shared.acquire(&receive_lock).expect("its holders are dead");
     sender.resume();
-    receiver.resume().expect("an honest end");
+    receiver.resume().expect("an honest endpoint");
     assert!(receiver.stream() >= shared.delivered().load(Ordering::Acquire));
     let from = receiver.stream();
     let mut rest = vec![0; MIN_SIZE];
-    let count = receiver.read(&mut rest).expect("an honest end");
+    let count = receiver.read(&mut rest).expect("an honest endpoint");
     assert!((from..).map(pattern).zip(&rest[..count]).all(|(byte, other)| byte == *other));
     assert_eq!(receiver.stream(), sender.stream());
     assert_ne!(sender.stream(), 0);
 }
 
 /// SIGKILL, and its end.
-fn end(child: &mut Child) {
+fn kill(child: &mut Child) {
     child.kill().expect("an unreaped child can be signalled");
     child.wait().expect("an unreaped child can be waited for");
 }

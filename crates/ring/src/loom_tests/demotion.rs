@@ -8,30 +8,31 @@ struct AnsweringSender {
     sender: Sender,
     peer_loop: PeerLoop,
     kernel: Arc<Kernel>,
-    /// It takes back bytes that lie on both paths.
-    takes: bool,
+    /// It accepts returned bytes, those that lie on both paths.
+    accepts_returns: bool,
 }
 
 impl AnsweringSender {
-    fn new(sender: Sender, kernel: Arc<Kernel>, takes: bool) -> AnsweringSender {
-        AnsweringSender { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel, takes }
+    fn new(sender: Sender, kernel: Arc<Kernel>, accepts_returns: bool) -> AnsweringSender {
+        AnsweringSender { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel, accepts_returns }
     }
 
-    /// True: the peer was demoted, and its unread bytes are on their way, or lost.
-    fn left(&mut self) -> bool {
-        let left = self.sender.peer_is_demoted();
-        if left && let Ok(owed) = self.sender.recall() {
+    /// Answers a demotion of the peer. True: it was demoted, and its unread bytes are on
+    /// their way, or lost.
+    fn answer(&mut self) -> bool {
+        let demoted = self.sender.peer_is_demoted();
+        if demoted && let Ok(owed) = self.sender.recall() {
             let mut bytes = [0; RING];
             let count = self.sender.peek_owed(&mut bytes).unwrap();
             assert_eq!(count, owed);
             bytes[..count].iter().for_each(|byte| self.kernel.send(*byte));
             self.sender.resent(count).unwrap();
         }
-        left
+        demoted
     }
 
-    /// The same for a sender that takes back bytes that lie on both paths.
-    fn takes_back(&mut self) {
+    /// The same for a sender that accepts returned bytes.
+    fn accept_returns(&mut self) {
         if !self.sender.wants_return().unwrap() {
             return;
         }
@@ -44,17 +45,17 @@ impl AnsweringSender {
 
     fn send_over_tcp(&mut self, byte: u8) {
         if self.sender.about_to_send_over_tcp() {
-            if self.takes {
-                self.takes_back();
+            if self.accepts_returns {
+                self.accept_returns();
             }
-            self.left();
+            self.answer();
         }
         self.kernel.send(byte);
         self.sender.sent_over_tcp(1);
     }
 
     fn send(&mut self, byte: u8) {
-        if self.left() {
+        if self.answer() {
             self.send_over_tcp(byte);
             return;
         }
@@ -63,7 +64,7 @@ impl AnsweringSender {
             self.kernel.send(0);
             self.sender.woke_peer(&self.peer_loop, true);
         }
-        self.left();
+        self.answer();
     }
 }
 
@@ -110,7 +111,7 @@ fn loom_a_demoted_receiver_gets_the_rest_through_the_kernel() {
         remains_after(receiver, &kernel).expect("the ring's bytes were the last");
         let mut answering = writer.join().unwrap();
         // The next call on its socket, if there was none since.
-        answering.left();
+        answering.answer();
         assert_eq!(kernel.take(kernel.unread()), [1, 2][consumed..]);
     });
 }
@@ -130,7 +131,7 @@ fn loom_a_demotion_in_a_spill_delivers_all_or_reports_the_loss() {
         });
         let left = remains_after(receiver, &kernel);
         let mut answering = writer.join().unwrap();
-        answering.left();
+        answering.answer();
         let came = kernel.take(kernel.unread());
         match left {
             Some(()) => assert_eq!(came, [1, 2]),
@@ -225,21 +226,21 @@ fn loom_two_demotions_deliver_all_or_report_the_loss() {
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
         let mut answering = AnsweringSender::new(sender, kernel.clone(), false);
-        let leaves = move |mut receiver: Receiver, answering: &mut AnsweringSender| {
+        let demote = move |mut receiver: Receiver, answering: &mut AnsweringSender| {
             receiver.demote();
-            if !answering.left() {
+            if !answering.answer() {
                 answering.sender.refuse();
             }
             receiver
         };
         let other = thread::spawn(move || {
-            let receiver = leaves(receiver, &mut answering);
+            let receiver = demote(receiver, &mut answering);
             remains_after(receiver, &answering.kernel).expect("nothing was sent this way");
         });
         let Endpoint { sender, receiver, .. } = second;
         let back = Arc::new(Kernel::default());
         let mut answering = AnsweringSender::new(sender, back, false);
-        let receiver = leaves(receiver, &mut answering);
+        let receiver = demote(receiver, &mut answering);
         let left = remains_after(receiver, &kernel);
         other.join().unwrap();
         let came = kernel.take(kernel.unread());
@@ -268,9 +269,9 @@ fn demotion_at_the_end(room: usize) {
             answering.sender.copied(consumed);
             answering.sender.end_copies(consumed == copies);
         }
-        answering.left();
+        answering.answer();
         answering.sender.sends_no_more();
-        answering.left();
+        answering.answer();
         answering.kernel.end();
         answering
     });
@@ -278,7 +279,7 @@ fn demotion_at_the_end(room: usize) {
     let left = discarded_by(receiver, &kernel);
     let mut answering = writer.join().unwrap();
     // The next call on its socket, which still reads.
-    let _ = answering.left();
+    let _ = answering.answer();
     match left {
         Some(_) => assert_eq!(kernel.take(kernel.unread()), [1, 2][consumed..]),
         None => assert!(room < 2, "all copies are there"),
