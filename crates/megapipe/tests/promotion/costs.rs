@@ -7,7 +7,8 @@ use crate::support::{Two, own_monitor, pair, usable};
 
 const PROMOTIONS: usize = 64;
 
-/// Before those that are counted: the first ones map pages and allocate what the others share.
+/// Promotions before the counted ones: the first ones map pages and allocate shared
+/// memory.
 const WARM_UP: usize = 8;
 
 /// Promotes one connection after the other.
@@ -36,8 +37,9 @@ const WAITS: [i64; 6] = [
     libc::SYS_restart_syscall,
 ];
 
-/// Counted on Linux 6.18: 142.4 on io_uring, 150.3 on epoll, of which doorbells take 32 and 34, and 2 tell the monitor that it
-/// has closed its copies. One more on both sides is too many.
+/// Counted on Linux 6.18: 142.4 on io_uring, 150.3 on epoll, of which doorbells take 32
+/// and 34, and 2 report to the monitor that its copies are closed. One more on both sides
+/// is too many.
 fn most_calls(engine: EngineKind) -> f64 {
     if engine == EngineKind::Uring { 143.0 } else { 151.0 }
 }
@@ -72,7 +74,7 @@ fn a_promotion_takes_few_system_calls_on_epoll() {
     takes_few_system_calls("costs::a_promotion_takes_few_system_calls_on_epoll", EngineKind::Epoll);
 }
 
-/// Of a promoted connection that nobody has used: both channels' and the monitor's, files apart.
+/// Of an unused promoted connection: both channels' and the monitor's, without files.
 const IDLE_BYTES_MAX: usize = 16 << 10;
 
 #[test]

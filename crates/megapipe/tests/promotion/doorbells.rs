@@ -1,4 +1,5 @@
-//! Ends that sleep and are woken by doorbells: no byte of the TCP connection is spent on it.
+//! Endpoints that sleep and are woken by doorbells: wake-ups send no byte on the TCP
+//! connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ use crate::support::{
 
 const MESSAGE: [u8; 8] = [7; 8];
 
-/// One that sleeps at once when nothing is there.
+/// A channel that sleeps at once when there is nothing to do.
 fn sleeping(engine: EngineKind, folder: &Folder) -> Config {
     Config { spin: Spin::Off, ..config(engine, &folder.socket()) }
 }
@@ -36,7 +37,7 @@ fn await_promotion(side: &mut Side) {
     }
 }
 
-/// The next message, which nothing but a wake-up brings in time.
+/// The next message, which only a wake-up brings in time.
 fn receive(side: &mut Side) -> bool {
     let mut patience = Patience::new();
     while side.seen(0).got.len() < MESSAGE.len() && !side.seen(0).ended {
@@ -46,8 +47,8 @@ fn receive(side: &mut Side) -> bool {
     !std::mem::take(&mut side.seen(0).got).is_empty()
 }
 
-/// Asks a peer that answers each message, so often, and sleeps for each answer. In between it does not wait for so
-/// long that both ends turn cold.
+/// Sends `times` messages to a peer that answers each, and sleeps for each answer. The
+/// pauses are too short for either connection to turn cold.
 fn ask(side: &mut Side, handle: Handle, times: usize) {
     for _ in 0..times {
         side.channel.write_quiet(handle, MESSAGE.to_vec()).unwrap();
@@ -55,7 +56,7 @@ fn ask(side: &mut Side, handle: Handle, times: usize) {
     }
 }
 
-/// Bytes that the kernel's connection has carried from this end.
+/// Bytes that this endpoint has sent on the kernel's connection.
 fn sent_over_tcp(socket: &TcpStream) -> u64 {
     process::until("the kernel's positions", || sys::tcp::positions(socket.as_fd()).ok().flatten()).written
 }
@@ -72,7 +73,8 @@ fn echo(config: Config, stream: TcpStream) -> Stats {
     side.channel.stats()
 }
 
-/// Asks one that answers, from when both have used their rings on: no byte of that goes over TCP.
+/// Sends messages to a peer that answers, once both have used their rings: nothing goes
+/// over TCP.
 fn ask_without_tcp(config: Config, stream: TcpStream) {
     let socket = stream.try_clone().unwrap();
     let mut side = Side::new(config);
@@ -83,7 +85,7 @@ fn ask_without_tcp(config: Config, stream: TcpStream) {
     doorbells_alone_wake(side, handle, socket);
 }
 
-/// Asks on, and closes.
+/// Sends more messages, and closes.
 fn doorbells_alone_wake(mut side: Side, handle: Handle, socket: TcpStream) {
     let before = (side.channel.stats(), sent_over_tcp(&socket));
     ask(&mut side, handle, 300);
@@ -109,7 +111,7 @@ fn channels_that_sleep_wake_each_other() {
 }
 
 /// Why two users have no doorbells here.
-fn no_queues() -> Option<&'static str> {
+fn reason_without_queues() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root to become another user");
     }
@@ -120,7 +122,7 @@ fn no_queues() -> Option<&'static str> {
 fn channels_of_two_users_wake_each_other() {
     const NAME: &str = "doorbells::channels_of_two_users_wake_each_other";
     const USER: u32 = 65534;
-    if let Some(reason) = no_queues() {
+    if let Some(reason) = reason_without_queues() {
         return skip::record(NAME, &Skipped::because(reason));
     }
     if let Some(role) = process::role() {
@@ -152,7 +154,7 @@ fn channels_of_two_users_wake_each_other() {
     }
 }
 
-/// A connection that was quiet asks for a wake-up of its own.
+/// A quiet connection asks for a wake-up of its own.
 #[test]
 fn a_cold_connection_is_woken_by_its_doorbell() {
     let folder = own_monitor("cold");
@@ -164,7 +166,7 @@ fn a_cold_connection_is_woken_by_its_doorbell() {
         }
         two.promoted();
         for number in 1..=20 {
-            // More sleeps than a hot connection stays hot for.
+            // More sleeps than those after which a connection turns cold.
             for _ in 0..8 {
                 two.sides.iter_mut().for_each(|side| _ = side.step(Duration::from_micros(100)));
             }
@@ -180,7 +182,7 @@ fn a_cold_connection_is_woken_by_its_doorbell() {
     }
 }
 
-/// The part of an unmodified program that answers each message.
+/// The role of an unmodified program that answers each message.
 fn play_echo(port: &str) -> ! {
     let mut stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -210,7 +212,7 @@ fn a_channel_and_a_program_of_another_user_wake_each_other() {
     if let Some(port) = process::role() {
         play_echo(&port);
     }
-    if let Some(reason) = no_queues() {
+    if let Some(reason) = reason_without_queues() {
         return skip::record(NAME, &Skipped::because(reason));
     }
     let folder = Folder::new("unmodified-other");
@@ -229,7 +231,8 @@ fn a_channel_and_a_program_of_another_user_wake_each_other() {
     }
 }
 
-/// One that `program` makes from the port that it connects to.
+/// Exchanges wake-ups with the program that `program` makes from the port that it
+/// connects to.
 fn wakes_a_program(
     engine: EngineKind,
     folder: &Folder,
@@ -252,15 +255,15 @@ fn wakes_a_program(
         assert!(!patience.is_over(), "promotion: {:?}", side.channel.stats());
         ask(&mut side, handle, 1);
     }
-    // Its calls that block are known to wait by then.
+    // By then the library has seen its blocking calls.
     ask(&mut side, handle, 200);
     doorbells_alone_wake(side, handle, socket);
     assert!(echo.child().wait()?.success());
     Ok(())
 }
 
-/// A program of the test's own at the other end of a connection of a channel.
-struct Stranger {
+/// A peer of a channel, made by the test itself.
+struct TestPeer {
     client: Client,
     connection: Connection,
     doorbells: Doorbells,
@@ -268,8 +271,8 @@ struct Stranger {
     stream: TcpStream,
 }
 
-impl Stranger {
-    fn meet(side: &mut Side, folder: &Folder) -> (Stranger, Handle) {
+impl TestPeer {
+    fn connect(side: &mut Side, folder: &Folder) -> (TestPeer, Handle) {
         let (near, far) = pair();
         let mut options = Options::from_environment("stranger");
         options.name = Name::new("stranger");
@@ -291,7 +294,7 @@ impl Stranger {
         let connection = Connection::new(own, peer, 0, 0).unwrap();
         await_promotion(side);
         let other = OtherLoop::new(peer_loop).unwrap();
-        (Stranger { client, connection, doorbells: doorbells.unwrap(), other, stream: far }, handle)
+        (TestPeer { client, connection, doorbells: doorbells.unwrap(), other, stream: far }, handle)
     }
 
     /// Asks for its doorbell; the channel sends a message then.
@@ -299,7 +302,7 @@ impl Stranger {
         assert!(!self.connection.arm(WakeUp::Doorbell).unwrap());
         side.channel.write_quiet(handle, MESSAGE.to_vec()).unwrap();
         side.channel.flush().unwrap();
-        // What its doorbell did not take goes with the next turn.
+        // A wake-up that its doorbell had no room for goes with the next turn.
         side.step(Duration::ZERO);
         let mut message = MESSAGE;
         assert!(self.connection.poll().unwrap());
@@ -312,22 +315,22 @@ fn a_peer_whose_doorbell_is_full_is_woken_over_tcp() {
     let folder = own_monitor("full");
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
         let mut side = Side::new(sleeping(engine, &folder));
-        let (mut stranger, handle) = Stranger::meet(&mut side, &folder);
+        let (mut peer, handle) = TestPeer::connect(&mut side, &folder);
         let woken = |side: &Side| (side.channel.stats().doorbells, side.channel.stats().bells);
-        stranger.is_sent_to(&mut side, handle);
+        peer.is_sent_to(&mut side, handle);
         assert_eq!(woken(&side), (1, 0));
-        while rustix::io::write(&stranger.doorbells.own, &[0]) != Err(Errno::AGAIN) {}
-        stranger.is_sent_to(&mut side, handle);
+        while rustix::io::write(&peer.doorbells.own, &[0]) != Err(Errno::AGAIN) {}
+        peer.is_sent_to(&mut side, handle);
         assert_eq!(woken(&side), (1, 1));
         let mut bytes = [1; 16];
-        assert_eq!(process::until("a byte", || stranger.stream.read(&mut bytes).ok()), 1);
+        assert_eq!(process::until("a byte", || peer.stream.read(&mut bytes).ok()), 1);
         assert_eq!(bytes[0], 0);
-        stranger.connection.kernel_delivered(1);
-        sys::doorbell::empty(stranger.doorbells.own.as_fd(), stranger.doorbells.kind);
-        stranger.is_sent_to(&mut side, handle);
+        peer.connection.kernel_delivered(1);
+        sys::doorbell::empty(peer.doorbells.own.as_fd(), peer.doorbells.kind);
+        peer.is_sent_to(&mut side, handle);
         assert_eq!(woken(&side), (2, 1));
-        // One that was closed takes bytes still: the channel reads it, too.
-        let Stranger { client, mut connection, doorbells, stream, .. } = stranger;
+        // A doorbell that its owner closed accepts bytes: the channel can read it, too.
+        let TestPeer { client, mut connection, doorbells, stream, .. } = peer;
         drop(doorbells);
         assert!(!connection.arm(WakeUp::Doorbell).unwrap());
         side.channel.write_quiet(handle, MESSAGE.to_vec()).unwrap();
@@ -338,23 +341,23 @@ fn a_peer_whose_doorbell_is_full_is_woken_over_tcp() {
 }
 
 #[test]
-fn a_peer_that_rings_without_end_keeps_nobody_awake() {
+fn a_peer_that_wakes_without_end_keeps_no_channel_awake() {
     let folder = own_monitor("hog");
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
         let mut side = Side::new(sleeping(engine, &folder));
-        let (mut stranger, _) = Stranger::meet(&mut side, &folder);
+        let (mut peer, _) = TestPeer::connect(&mut side, &folder);
         for round in 0..50 {
-            while rustix::io::write(&stranger.doorbells.peer, &[0]) != Err(Errno::AGAIN) {}
+            while rustix::io::write(&peer.doorbells.peer, &[0]) != Err(Errno::AGAIN) {}
             let before = side.channel.stats().turns;
             assert!(!side.step(Duration::from_millis(1)));
             let turns = side.channel.stats().turns - before;
             assert!(turns < 10, "{turns} turns in round {round}");
             // It may wake over TCP, too, though the channel asked for its doorbell.
-            let wanted = stranger.connection.send([&MESSAGE[..]], MESSAGE.len(), true).unwrap();
+            let wanted = peer.connection.send([&MESSAGE[..]], MESSAGE.len(), true).unwrap();
             assert_eq!(wanted, MESSAGE.len());
-            if stranger.connection.wants_wake_up_by(&stranger.other, false) == Some(WakeUp::Tcp) {
-                assert_eq!(stranger.stream.write(&[0]).unwrap(), 1);
-                stranger.connection.wake_up_was_accepted();
+            if peer.connection.wants_wake_up_by(&peer.other, false) == Some(WakeUp::Tcp) {
+                assert_eq!(peer.stream.write(&[0]).unwrap(), 1);
+                peer.connection.wake_up_was_accepted();
             }
             assert!(side.step(2 * PATIENCE));
             assert_eq!(std::mem::take(&mut side.seen(0).got), MESSAGE);
@@ -372,7 +375,8 @@ fn doorbells_are_two_descriptors_until_the_close() {
             let before = descriptors_of_none(&mut two);
             for _ in 0..3 {
                 let handles: Vec<_> = (0..CONNECTIONS).map(|_| promoted(&mut two)).collect();
-                // The sockets of both ends, and two doorbells at each; the monitor may have more.
+                // The sockets of both endpoints, and two doorbells at each; the monitor
+                // may have more.
                 assert!(process::open_descriptors() >= before + 6 * CONNECTIONS);
                 handles.into_iter().for_each(|handles| close(&mut two, handles));
                 two.until("closed descriptors", |_| process::open_descriptors() == before);
@@ -394,7 +398,7 @@ fn descriptors_of_none(two: &mut Two) -> usize {
     process::open_descriptors()
 }
 
-/// One more connection that is promoted.
+/// One more promoted connection.
 fn promoted(two: &mut Two) -> [Handle; 2] {
     two.add(pair());
     two.read_streams();

@@ -1,5 +1,5 @@
-//! Ends and monitors that are killed at any step of a promotion, under load: what came is the
-//! stream from its beginning, and what is left goes on.
+//! Peers and monitors that are killed at any step of a promotion, under load: what
+//! arrived is the beginning of the stream, and the remaining processes go on.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn send(side: &mut Side, handle: megapipe::Handle, sent: &mut usize) {
     }
 }
 
-/// The part of a process that sends a pattern, and reads one, until it is killed.
+/// The role of a process that sends a pattern, and reads one, until it is killed.
 fn play_victim() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let address: SocketAddr = variable("VICTIM_ADDRESS").parse().unwrap();
@@ -43,7 +43,7 @@ fn play_victim() {
 }
 
 #[test]
-fn an_end_may_be_killed_at_any_step_of_its_promotion() {
+fn a_peer_may_be_killed_at_any_step_of_its_promotion() {
     if process::role().as_deref() == Some("victim") {
         play_victim();
     }
@@ -57,7 +57,7 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut command =
-            process::this_test_as("kills::an_end_may_be_killed_at_any_step_of_its_promotion", "victim");
+            process::this_test_as("kills::a_peer_may_be_killed_at_any_step_of_its_promotion", "victim");
         command
             .env("VICTIM_ADDRESS", listener.local_addr().unwrap().to_string())
             .env("VICTIM_ENGINE", round.to_string())
@@ -68,7 +68,7 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
         let handle = side.channel.register(listener.accept().unwrap().0, 0).unwrap();
         side.channel.read_stream(handle).unwrap();
         let mut sent = 0;
-        // From the offer on, so many looks at the connection. Most promotions take a few.
+        // This many dispatches from the offer on. Most promotions take a few.
         for _ in 0..random.below(if round % 3 == 0 { 4 } else { 60 }) {
             send(&mut side, handle, &mut sent);
             side.step(Duration::from_micros(50));
@@ -79,16 +79,16 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
         victim.kill();
         let mut patience = Patience::new();
         while !side.seen(0).ended && side.seen(0).errors[0].is_empty() {
-            assert!(!patience.is_over(), "no end in round {round}: {:?}", side.channel.stats());
+            assert!(!patience.is_over(), "no end of stream in round {round}: {:?}", side.channel.stats());
             side.step(Duration::from_millis(10));
         }
         let seen = side.seen(0);
         assert!(seen.got == pattern(0, seen.got.len()), "other bytes in round {round}");
         assert!(seen.errors[0].iter().all(|error| *error == libc::ECONNRESET), "{:?}", seen.errors);
-        // What is written to nobody fails some time, as on TCP.
+        // Writes without a peer fail at some time, as on TCP.
         let mut patience = Patience::new();
         while side.seen(0).errors[1].is_empty() {
-            assert!(!patience.is_over(), "writes to nobody go on in round {round}");
+            assert!(!patience.is_over(), "writes without a peer go on in round {round}");
             send(&mut side, handle, &mut sent);
             side.step(Duration::from_millis(1));
         }
@@ -112,7 +112,7 @@ fn a_monitor_may_be_killed_at_any_step_of_a_promotion() {
             two.read_streams();
             connections.push((two.handles, [0; 2]));
         }
-        // Some of them have moved by then, some have at one end, and some have not.
+        // Some of them are promoted by then, some at one endpoint only, and some not.
         let kill = random.below(80);
         for step in 0..160 {
             if step == kill {

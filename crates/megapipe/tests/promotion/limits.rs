@@ -11,7 +11,7 @@ use crate::support::{
     Folder, MonitorProcess, SHARE, Two, engines, own_monitor, pair, pattern, play_monitor, start_monitor,
 };
 
-/// Sends something each way on the last connection, and looks that it comes.
+/// Sends something each way on the last connection, and checks that it arrives.
 fn exchange(two: &mut Two) {
     let cookie = two.connections - 1;
     let lens = [0, 1].map(|side| two.sides[side].seen(cookie).got.len());
@@ -33,12 +33,12 @@ fn counts(two: &Two) -> [(u64, u64); 2] {
     two.sides.each_ref().map(|side| (side.channel.stats().promoted, side.channel.stats().promotions_refused))
 }
 
-/// A connection of which both ends are refused, while its bytes are under way.
+/// A connection that both sides are refused, while its bytes are under way.
 fn stays_on_tcp(two: &mut Two) {
     is_refused(two, 2);
 }
 
-/// The same with at least so many ends that are refused.
+/// The same if at least this many sides are refused.
 fn is_refused(two: &mut Two, ends: usize) {
     let before = counts(two);
     two.add(pair());
@@ -70,13 +70,13 @@ fn a_monitor_without_memory_or_descriptors_leaves_connections_on_tcp() {
     for engines in engines() {
         let mut two = Two::new(engines, &folder);
         moves(&mut two);
-        // A segment is a file: a limit on the size of files is a full disk to it. A page of it is
-        // within that, a segment is not.
+        // A region is a file: a limit on the size of files acts as a full disk. A loop
+        // page is within the limit, a region is not.
         monitor.limit(UNLIMITED, 8192);
         stays_on_tcp(&mut two);
         monitor.limit(UNLIMITED, UNLIMITED);
         moves(&mut two);
-        // Two segments take four.
+        // Two regions take four.
         for spare in (0..4).rev() {
             monitor.limit(spare, UNLIMITED);
             // With one, the second offer is lost unless the socket of the first is closed by
@@ -107,9 +107,9 @@ fn a_program_without_descriptors_leaves_connections_on_tcp() {
                 two.add(pair());
                 two.read_streams();
                 process::leave_descriptors(spare);
-                two.until("an answer to one end", |two| counts(two) != before);
+                two.until("an answer to one endpoint", |two| counts(two) != before);
                 exchange(&mut two);
-                // What a refusal took along is not left behind.
+                // A refusal leaves no descriptors behind.
                 for side in [0, 1] {
                     promoted[side] += counts(&two)[side].0 - before[side].0;
                 }
@@ -122,7 +122,7 @@ fn a_program_without_descriptors_leaves_connections_on_tcp() {
 }
 
 #[test]
-fn who_is_at_the_quota_stays_on_tcp_until_something_ends() {
+fn a_user_at_the_quota_stays_on_tcp_until_something_ends() {
     for engines in engines() {
         let folder = Folder::new("quota");
         // Both ends of two connections.
@@ -136,7 +136,7 @@ fn who_is_at_the_quota_stays_on_tcp_until_something_ends() {
             side.channel.close(handle).unwrap();
             side.channel.flush().unwrap();
         }
-        // The monitor hears of the closes before it hears of the next offers.
+        // The monitor reads the closes before the next offers.
         moves(&mut two);
         stays_on_tcp(&mut two);
     }
@@ -165,7 +165,8 @@ fn the_same_addresses_in_two_namespaces_stay_apart() {
             return skip::record("the_same_addresses_in_two_namespaces_stay_apart", &reason);
         };
         let mut two = Two::new(engines, &folder);
-        // Crosswise: what goes by addresses alone would join an end of one to one of the other.
+        // Crosswise: a match by addresses alone would join an endpoint of one to one of
+        // the other.
         let one = two.sides[0].channel.register(a, 0).unwrap();
         let other = two.sides[1].channel.register(d, 1).unwrap();
         for _ in 0..20 {

@@ -18,7 +18,7 @@ fn keep_their_bytes_apart(engines: [EngineKind; 2]) {
     for place in 0..MANY {
         two.add(pair());
         two.read_streams();
-        // Under way in the kernel while they move.
+        // Under way in the kernel while the connections are promoted.
         let sent = [1 + place % 90, 1 + place % 7];
         for side in [0, 1] {
             two.send(side, &pattern(place * 7 + side, sent[side]));
@@ -86,13 +86,13 @@ fn a_writer_may_outrun_its_reader_by_a_hundred_megabytes() {
             assert!(written.is_ok(), "write {number} is refused");
             two.sides[0].step(Duration::ZERO);
         }
-        // Back-pressure as the kernel's: what it has no room for waits, and whoever wants to know
-        // gets no answer in time.
+        // Back-pressure as the kernel's: writes that it has no room for wait, and do not
+        // complete in time.
         for _ in 0..20 {
             two.sides.iter_mut().for_each(|side| _ = side.step(Duration::from_millis(1)));
         }
         let done = two.sides[0].seen(0).writes;
-        assert!(done < PIECES as u64 / 2, "{done} writes ended, and nobody reads");
+        assert!(done < PIECES as u64 / 2, "{done} writes ended without a reader");
         assert_eq!(two.sides[0].channel.stats().spills, 1);
         // The other direction has room of its own.
         two.sides[0].channel.read_stream(handles[0]).unwrap();
@@ -141,7 +141,7 @@ fn a_busy_ring_leaves_others_their_turn() {
         std::io::Write::write_all(&mut plain, b"hello").unwrap();
         let (mut sent, mut steps) = (0, 0);
         while two.sides[1].seen(77).got.is_empty() {
-            // The ring has bytes at every look, and is never full.
+            // The ring has bytes at every poll, and is never full.
             let count = if sent == 0 { 8192 } else { 4096 };
             two.send(0, &pattern(sent, count));
             sent += count;
@@ -247,7 +247,7 @@ fn run(two: &mut Two, steps: &[(usize, Step)]) {
             }
             Step::Stream => reads[side].push(channel.read_stream(handle).unwrap()),
             Step::Cancel => {
-                // Streams are never told apart from reads: any may be over.
+                // Streams and reads are treated alike: any may be over.
                 for op in reads[side].drain(..).rev().take(2) {
                     let _ = channel.cancel(op);
                 }
@@ -269,7 +269,7 @@ fn run(two: &mut Two, steps: &[(usize, Step)]) {
     }
     let handle = two.handles[0];
     two.sides[0].channel.close(handle).unwrap();
-    two.until("the end", |two| two.sides[1].seen(0).ended);
+    two.until("the end of stream", |two| two.sides[1].seen(0).ended);
     assert!(two.sides[1].seen(0).errors[0].iter().all(|error| *error == libc::ECANCELED));
 }
 
@@ -281,7 +281,7 @@ fn random_programs_get_exact_bytes() {
         ring_buffers: if few { 2 } else { 64 },
         ..config(engine, &folder.socket())
     };
-    // More of them where somebody asks for it.
+    // More of them if PROPTEST_CASES asks for it.
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60);
     let settings = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let program = (0..3usize, any::<bool>(), any::<bool>(), proptest::collection::vec(step(), 0..300));

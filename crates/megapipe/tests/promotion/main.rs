@@ -1,9 +1,8 @@
 //! Connections that move to shared memory, with a real monitor, on both engines.
 
-mod bells;
+mod closing;
 mod costs;
 mod doorbells;
-mod ends;
 mod kills;
 mod limits;
 mod load;
@@ -13,6 +12,7 @@ mod peers;
 mod quotas;
 mod reads;
 mod support;
+mod wake_ups;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -49,7 +49,7 @@ fn pair() -> (TcpStream, TcpStream) {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two channels on one thread, each with one end.
+/// Two channels on one thread, each with one endpoint.
 struct Two {
     channels: [Channel; 2],
     handles: [Handle; 2],
@@ -122,7 +122,7 @@ fn bytes_move_to_the_ring_and_back() {
         let folder = start_monitor();
         for pair in engines() {
             let mut two = Two::new(pair);
-            // Bytes of TCP are under way while the lanes change.
+            // Bytes of TCP are under way while the path changes.
             two.channels[0].write_quiet(two.handles[0], b"first ".to_vec()).unwrap();
             two.channels[0].flush().unwrap();
             two.promote();
@@ -138,7 +138,8 @@ fn bytes_move_to_the_ring_and_back() {
             }
             assert!(two.got[1] == sent[0] && two.got[0] == sent[1], "other bytes");
             assert!(two.channels[0].stats().ring_writes >= 99, "{:?}", two.channels[0].stats());
-            // Much more than the ring takes: the kernel's back-pressure, every byte in order.
+            // Much more than the ring accepts: the kernel's back-pressure, every byte in
+            // order.
             let big: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
             sent[0].extend_from_slice(&big);
             for piece in big.chunks(100_000) {
@@ -149,7 +150,7 @@ fn bytes_move_to_the_ring_and_back() {
             two.until("spilled bytes", move |two| two.got[1].len() >= want);
             assert!(two.got[1] == sent[0], "other bytes after a spill");
             assert!(two.channels[0].stats().spills > 0);
-            // And the end.
+            // And the end of the stream.
             let handle = two.handles[0];
             two.channels[0].write_quiet(handle, b"last".to_vec()).unwrap();
             two.channels[0].close(handle).unwrap();

@@ -1,4 +1,4 @@
-//! What channels say to monitors that are busy, or come anew.
+//! Channels with monitors that are busy, or are replaced.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::support::{
     self, Folder, MonitorProcess, PATIENCE, Side, Two, config, engines, pair, pattern, start_monitor,
 };
 
-/// The part of a process that is a monitor until it is killed.
+/// The role of a process that is a monitor until it is killed.
 fn play_monitor(path: &str) -> ! {
     let folder = Folder::at(path.into());
     start_monitor(&folder, "same_user = true\n");
@@ -27,19 +27,19 @@ fn play_monitor(path: &str) -> ! {
     }
 }
 
-/// Ends of promoted connections that the monitor counts.
+/// Endpoints of promoted connections that the monitor counts.
 fn counted(folder: &Folder) -> u64 {
     Viewer::connect(&Place::chosen(folder.socket()), "test").unwrap().query().unwrap().totals.promoted
 }
 
 #[test]
-fn a_new_monitor_learns_what_lives() {
+fn a_new_monitor_counts_live_connections() {
     if process::role().as_deref() == Some("monitor") {
         play_monitor(&std::env::var("MONITOR_FOLDER").unwrap());
     }
     let folder = Folder::new("registers");
     let start = || {
-        let mut command = process::this_test_as("monitors::a_new_monitor_learns_what_lives", "monitor");
+        let mut command = process::this_test_as("monitors::a_new_monitor_counts_live_connections", "monitor");
         command.env("MONITOR_FOLDER", folder.path()).stdout(Stdio::piped());
         let mut monitor = Fosterling::start(&mut command);
         let output = BufReader::new(monitor.child().stdout.take().unwrap());
@@ -71,7 +71,8 @@ fn a_new_monitor_learns_what_lives() {
                 exchange(&mut two, &mut sent);
             }
             monitor = start();
-            // Nothing is offered: the channels look for it by themselves, in the midst of their work.
+            // Nothing is offered: the channels try to connect by themselves, in the midst
+            // of their work.
             let begin = Instant::now();
             while counted(&folder) < 2 * MANY {
                 assert!(begin.elapsed() < PATIENCE, "{} of {}", counted(&folder), 2 * MANY);
@@ -81,7 +82,7 @@ fn a_new_monitor_learns_what_lives() {
         assert_eq!(counted(&folder), 2 * MANY);
         let last = two.connections - 1;
         assert!(two.sides[1].seen(last).got == pattern(0, sent));
-        // The new one hears of the end of what it did not promote, and promotes more.
+        // The new monitor is sent the end of what it did not promote, and promotes more.
         for (side, handle) in handles[0].into_iter().enumerate() {
             two.sides[side].channel.close(handle).unwrap();
         }
@@ -96,7 +97,7 @@ fn a_new_monitor_learns_what_lives() {
 
 #[test]
 fn offers_that_find_no_room_are_repeated() {
-    // More than a socket takes before somebody reads.
+    // More than a socket accepts before it is read.
     const MANY: usize = 1000;
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
         let folder = Folder::new("full");
@@ -141,8 +142,8 @@ fn offers_that_find_no_room_are_repeated() {
     }
 }
 
-/// The monitor takes no message of a channel whose process became another user: the channel
-/// connects anew, tells of what lives, and goes on.
+/// The monitor accepts no message of a channel whose process became another user: the
+/// channel connects anew, registers its live connections, and goes on.
 #[test]
 fn channels_go_on_as_another_user() {
     const NAME: &str = "monitors::channels_go_on_as_another_user";

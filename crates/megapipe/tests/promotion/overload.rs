@@ -21,8 +21,8 @@ const READERS: usize = 508;
 /// Sockets whose sends fail before that of the wake-up.
 const FULL: usize = 60;
 const BUFFER: usize = 256;
-const ADDRESS: &str = "SLEEPER_ADDRESS";
-const MONITOR: &str = "SLEEPER_MONITOR";
+const ADDRESS: &str = "WAITER_ADDRESS";
+const MONITOR: &str = "WAITER_MONITOR";
 const NAME: &str = "overload::a_wakeup_that_the_kernel_refused_is_not_counted";
 
 fn small(engine: EngineKind, monitor: &Path) -> Config {
@@ -36,8 +36,8 @@ fn small(engine: EngineKind, monitor: &Path) -> Config {
     }
 }
 
-/// The part of a process that is promoted, is woken over TCP, and falls asleep.
-fn play_sleeper() {
+/// The role of a process that is promoted, is woken over TCP, and falls asleep.
+fn play_waiter() {
     crowd_out_doorbells();
     let variable = |name: &str| std::env::var(name).unwrap();
     let address: SocketAddr = variable(ADDRESS).parse().unwrap();
@@ -53,14 +53,14 @@ fn play_sleeper() {
     }
 }
 
-/// Sends until the socket takes no more. (A connection with so small a buffer would not
+/// Sends until the socket accepts no more. (A connection with so small a buffer would not
 /// have been promoted.)
 fn fill(socket: &Socket) {
     socket.set_send_buffer_size(1).unwrap();
     while socket.send_with_flags(&[0; 512], libc::MSG_DONTWAIT).is_ok() {}
 }
 
-/// Whether the peer's kernel has yet to acknowledge bytes, or may take more of them.
+/// Whether the peer's kernel has yet to acknowledge bytes, or may accept more of them.
 fn is_moving(socket: &Socket) -> bool {
     /// In linux/sockios.h: bytes that have not been sent.
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
@@ -76,8 +76,8 @@ fn is_moving(socket: &Socket) -> bool {
 
 #[test]
 fn a_wakeup_that_the_kernel_refused_is_not_counted() {
-    if process::role().as_deref() == Some("sleeper") {
-        play_sleeper();
+    if process::role().as_deref() == Some("waiter") {
+        play_waiter();
     }
     process::isolated_without(NAME, "defer_taskrun", || {
         process::limit_descriptors(4096);
@@ -92,11 +92,11 @@ fn a_wakeup_that_the_kernel_refused_is_not_counted() {
 fn wakeups_while_the_queue_is_full(engine: EngineKind, has_room: bool) -> u64 {
     let folder = own_monitor("overload");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut command = process::this_test_as(NAME, "sleeper");
+    let mut command = process::this_test_as(NAME, "waiter");
     command.env(ADDRESS, listener.local_addr().unwrap().to_string());
     command.env(MONITOR, folder.socket()).stdout(Stdio::piped());
-    let mut sleeper = Fosterling::start(&mut command);
-    let output = sleeper.child().stdout.take().unwrap();
+    let mut waiter = Fosterling::start(&mut command);
+    let output = waiter.child().stdout.take().unwrap();
 
     let mut side = Side::new(small(engine, &folder.socket()));
     let stream = listener.accept().unwrap().0;
@@ -135,9 +135,10 @@ fn wakeups_while_the_queue_is_full(engine: EngineKind, has_room: bool) -> u64 {
         while side.step(Duration::from_millis(20)) {}
     }
     // The peer stays asleep whatever comes.
-    sleeper.stop_asleep();
+    waiter.stop_asleep();
     if !has_room {
-        // The kernel may yet hand to the peer what is under way: then there is room again.
+        // The kernel may yet deliver bytes under way to the peer: then there is room
+        // again.
         let mut patience = Patience::new();
         while {
             fill(&socket);
@@ -164,7 +165,7 @@ fn wakeups_while_the_queue_is_full(engine: EngineKind, has_room: bool) -> u64 {
 
 #[test]
 fn timers_come_while_rings_are_busy() {
-    /// Twice as many messages as a channel hands out before it sees to its timers.
+    /// Twice as many messages as a channel delivers before it checks its timers.
     const SOON: usize = 512;
     let folder = own_monitor("busy-rings");
     for engines in engines() {

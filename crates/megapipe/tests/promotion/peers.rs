@@ -1,5 +1,5 @@
-//! Other ends that are hostile, die, or are on the other side of a fork; monitors that die
-//! or refuse; other kinds of addresses.
+//! Peers that are hostile, die, or are on the other side of a fork; monitors that die or
+//! refuse; other kinds of addresses.
 #![allow(unsafe_code)] // a hostile peer writes where it likes
 
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +25,7 @@ fn client(folder: &Folder) -> Client {
 }
 
 #[test]
-fn a_hostile_peer_harms_nobody() {
+fn a_hostile_peer_does_no_harm() {
     let folder = own_monitor("hostile");
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
         let mut broken = 0;
@@ -35,14 +35,14 @@ fn a_hostile_peer_harms_nobody() {
             let (a, b) = pair();
             let handle = side.channel.register(a, 0).unwrap();
             side.channel.read_stream(handle).unwrap();
-            let mut stranger = client(&folder);
-            stranger.offer(Token::new(1).unwrap(), b.as_fd()).unwrap();
+            let mut peer = client(&folder);
+            peer.offer(Token::new(1).unwrap(), b.as_fd()).unwrap();
             b.set_nonblocking(true).unwrap();
             let start = Instant::now();
             let own = loop {
                 assert!(start.elapsed() < PATIENCE, "no grant");
                 side.step(Duration::from_micros(200));
-                if let Some(Answer::Granted { own, .. }) = stranger.receive().unwrap() {
+                if let Some(Answer::Granted { own, .. }) = peer.receive().unwrap() {
                     break own;
                 }
             };
@@ -61,7 +61,7 @@ fn a_hostile_peer_harms_nobody() {
                     3 => random.next() % (1 << 17),
                     _ => 0,
                 };
-                // Words that matter, the records, and now and then anything.
+                // Used words, the records, and now and then any word.
                 let offset = match random.below(8) {
                     0 => 12,
                     1 => 64,
@@ -73,7 +73,8 @@ fn a_hostile_peer_harms_nobody() {
                     _ => 4 * random.below(own.len() / 4 - 1),
                 };
                 if offset % 8 == 0 && random.below(2) == 0 {
-                    // SAFETY: inside the mapping, aligned; the other end knows that it may change.
+                    // SAFETY: inside the mapping, aligned; the peer expects that it may
+                    // change.
                     unsafe { word(offset).cast::<u64>().write_volatile(value) };
                 } else {
                     // SAFETY: as above.
@@ -87,7 +88,7 @@ fn a_hostile_peer_harms_nobody() {
                 }
                 side.step(Duration::ZERO);
             }
-            // It turned as often as it was asked to, and sleeps when nothing comes.
+            // It has turned as often as it was called, and sleeps when nothing comes.
             for _ in 0..20 {
                 side.step(Duration::from_micros(100));
             }
@@ -109,7 +110,7 @@ fn a_hostile_peer_harms_nobody() {
 }
 
 #[test]
-fn a_bell_on_an_idle_connection_stands_for_no_other() {
+fn a_wake_up_on_an_idle_connection_counts_for_no_other() {
     let folder = own_monitor("idle");
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
         let socket = folder.socket();
@@ -126,7 +127,7 @@ fn a_bell_on_an_idle_connection_stands_for_no_other() {
             sender.send(()).unwrap();
             let start = Instant::now();
             while !side.seen(1).ended && start.elapsed() < 2 * PATIENCE {
-                // Long: nothing but a bell ends it in time.
+                // Long: only a wake-up ends it in time.
                 side.step(2 * PATIENCE);
                 let got = std::mem::take(&mut side.seen(1).got);
                 if !got.is_empty() {
@@ -150,7 +151,7 @@ fn a_bell_on_an_idle_connection_stands_for_no_other() {
             side.channel.write_quiet(handle, vec![2; 20]).unwrap();
             let start = Instant::now();
             while side.seen(1).got.len() < 20 * (round + 1) {
-                assert!(start.elapsed() < PATIENCE, "nobody woke the other end in round {round}");
+                assert!(start.elapsed() < PATIENCE, "the peer was not woken in round {round}");
                 side.step(Duration::from_millis(50));
             }
             // It falls asleep after a while, of one kind or the other.
@@ -162,7 +163,7 @@ fn a_bell_on_an_idle_connection_stands_for_no_other() {
     }
 }
 
-/// The part of a process that sends a pattern, and reads one, until it is killed.
+/// The role of a process that sends a pattern, and reads one, until it is killed.
 fn play_peer() {
     let port: u16 = std::env::var("PEER_PORT").unwrap().parse().unwrap();
     let engine =
@@ -235,10 +236,10 @@ fn killed_peers_leave_exact_bytes() {
         let seen = side.seen(0);
         assert!(seen.got == pattern(0, seen.got.len()), "other bytes in round {round}");
         assert!(seen.errors[0].iter().all(|error| *error == libc::ECONNRESET));
-        // What is written to nobody fails some time, as on TCP.
+        // Writes without a peer fail at some time, as on TCP.
         let start = Instant::now();
         while side.seen(0).errors[1].is_empty() {
-            assert!(start.elapsed() < PATIENCE, "writes to nobody go on");
+            assert!(start.elapsed() < PATIENCE, "writes without a peer go on");
             let _ = side.channel.write_quiet(handle, vec![0; 1000]);
             side.step(Duration::from_millis(1));
         }
@@ -268,7 +269,7 @@ fn a_child_of_fork_leaves_the_rings_alone() {
 }
 
 #[test]
-fn addresses_of_every_kind_meet() {
+fn connections_of_every_address_family_are_promoted() {
     let folder = own_monitor("addresses");
     for engines in engines() {
         let mut two = Two::new(engines, &folder);
@@ -293,7 +294,7 @@ fn addresses_of_every_kind_meet() {
 }
 
 #[test]
-fn who_is_refused_stays_on_tcp() {
+fn a_refused_connection_stays_on_tcp() {
     let folder = Folder::new("refused");
     start_monitor(&folder, "same_user = false\n");
     for engines in engines() {

@@ -1,5 +1,5 @@
-//! Read streams with a quota on promoted connections: what comes while the program holds
-//! enough is delivered when it drops a buffer, although no doorbell comes.
+//! Read streams with a quota on promoted connections: bytes that come while the program
+//! holds enough buffers are delivered when it drops one, although no doorbell comes.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -87,7 +87,7 @@ fn a_quota_holds_through_a_promotion() {
             }
         }
         nothing_comes(&mut two);
-        // The reader has to come up with the kernel's bytes before the ring is used. Then all
+        // The reader has to consume the kernel's bytes before the ring is used. Then all
         // of them come through the ring, while the stream is full and its loop sleeps.
         for until in [10 * BUFFER, 15 * BUFFER, 20 * BUFFER] {
             while written < until {
@@ -109,7 +109,7 @@ fn a_quota_holds_through_a_promotion() {
         assert!(got == sent, "other bytes");
         let stats = [0, 1].map(|side| two.sides[side].channel.stats());
         assert!(stats[0].ring_writes > 0 && stats[1].ring_reads > 0, "{stats:?}");
-        // The end waits too.
+        // The end of the stream waits too.
         let other = two.handles[0];
         two.sides[0].channel.close(other).unwrap();
         nothing_comes(&mut two);
@@ -139,7 +139,7 @@ fn a_full_stream_ends_when_it_is_cancelled_or_closed() {
         assert_eq!(end.op, op);
         assert!(matches!(&end.event, Event::Read { result: Err(error), more: false, .. }
             if error.raw_os_error() == Some(libc::ECANCELED)));
-        // What outlives its stream counts for nothing.
+        // Buffers that outlive their stream count for nothing.
         let most = NonZeroU16::new(1).unwrap();
         two.sides[1].channel.read_stream_with_quota(handle, most).unwrap();
         let one = next(&mut two.sides[1]);

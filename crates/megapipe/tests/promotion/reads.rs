@@ -24,7 +24,8 @@ fn reads_of_every_kind_give_every_byte() {
     for engines in engines() {
         let mut two = Two::new(engines, &folder);
         two.add(pair());
-        // Reads and writes of both ends are under way while the connection moves.
+        // Reads and writes of both endpoints are under way while the connection is
+        // promoted.
         let (mut sent, mut started, mut moved) = ([0; 2], [0u64; 2], None);
         two.until("all bytes", |two| {
             if two.sides.iter().all(|side| side.channel.stats().promoted == 1) {
@@ -144,7 +145,8 @@ fn a_dry_pool_loses_no_bytes_and_no_wake_up() {
                     held.push(data);
                     nothing = 0;
                 }
-                // Whoever holds all buffers gets no more, and lets go of them some time.
+                // A program that holds all buffers gets no more, and drops them at some
+                // time.
                 None => nothing += 1,
             }
             if nothing > 3 {

@@ -63,17 +63,17 @@ impl Patience {
         Patience { last: Instant::now(), spent: Duration::ZERO }
     }
 
-    /// To be asked again and again; true if something takes too long.
+    /// To be called again and again; true if something takes too long.
     pub(crate) fn is_over(&mut self) -> bool {
-        const LOOK: Duration = Duration::from_millis(200);
+        const STEP: Duration = Duration::from_millis(200);
         let now = Instant::now();
-        self.spent += (now - self.last).min(LOOK);
+        self.spent += (now - self.last).min(STEP);
         self.last = now;
         self.spent > PATIENCE
     }
 }
 
-/// The user's processes may meet, however late one of them comes.
+/// The user's processes may share memory, however late one of them comes.
 pub(crate) const SHARE: &str =
     "same_user = true\n[limits]\noffer_expires_ms = 600000\nforeign_offer_expires_ms = 600000\n";
 
@@ -86,7 +86,7 @@ pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
     std::thread::spawn(move || Monitor::new(listener, options).unwrap().run());
 }
 
-/// The test's own monitor, which lets the user's processes meet.
+/// The test's own monitor, which lets the user's processes share memory.
 pub(crate) fn own_monitor(name: &str) -> Folder {
     let folder = Folder::new(name);
     start_monitor(&folder, SHARE);
@@ -109,11 +109,11 @@ impl MonitorProcess {
         let input = process.child().stdin.take().unwrap();
         let output = BufReader::new(process.child().stdout.take().unwrap());
         let mut monitor = MonitorProcess { process, input, output };
-        monitor.hear("listening");
+        monitor.await_line("listening");
         monitor
     }
 
-    fn hear(&mut self, word: &str) {
+    fn await_line(&mut self, word: &str) {
         let mut lines = self.output.by_ref().lines();
         assert!(lines.any(|line| line.unwrap() == word), "the monitor has ended");
     }
@@ -123,7 +123,7 @@ impl MonitorProcess {
     /// Limits it from now on: `descriptors` it may open more, `bytes` that its files may have.
     pub(crate) fn limit(&mut self, descriptors: u64, bytes: u64) {
         writeln!(self.input, "{descriptors} {bytes}").unwrap();
-        self.hear("limited");
+        self.await_line("limited");
     }
 
     pub(crate) fn kill(&mut self) {
@@ -131,7 +131,7 @@ impl MonitorProcess {
     }
 }
 
-/// The part of [`MonitorProcess`], if this process is one.
+/// The role of [`MonitorProcess`], if this process is one.
 pub(crate) fn play_monitor() {
     if process::role().as_deref() != Some("monitor") {
         return;
@@ -211,14 +211,14 @@ pub(crate) fn with_and_without_doorbells(name: &str, body: impl Fn()) {
 
 /// Has so many descriptors that the lowest quarter of their numbers, where doorbells may lie, is taken.
 pub(crate) fn crowd_out_doorbells() {
-    const TAKEN: u64 = 1250;
-    let limit = Rlimit { current: Some(4 * TAKEN), maximum: Some(4 * TAKEN) };
+    const OCCUPIED: u64 = 1250;
+    let limit = Rlimit { current: Some(4 * OCCUPIED), maximum: Some(4 * OCCUPIED) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
-    while (null.try_clone().unwrap().into_raw_fd() as u64) < TAKEN {}
+    while (null.try_clone().unwrap().into_raw_fd() as u64) < OCCUPIED {}
 }
 
-/// What came of one handle.
+/// The completions of one handle.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) got: Vec<u8>,
@@ -229,7 +229,7 @@ pub(crate) struct Seen {
     pub(crate) writes: u64,
 }
 
-/// A channel, and all that it said.
+/// A channel, and all its completions.
 pub(crate) struct Side {
     pub(crate) channel: Channel,
     pub(crate) seen: BTreeMap<u64, Seen>,
@@ -245,7 +245,7 @@ impl Side {
         self.seen.entry(cookie).or_default()
     }
 
-    /// Hands out one completion, if any comes in `wait`.
+    /// Dispatches one completion, if any comes in `wait`.
     pub(crate) fn step(&mut self, wait: Duration) -> bool {
         let completion = match self.channel.dispatch(Some(wait)) {
             Err(DispatchError::Interrupted) => None,

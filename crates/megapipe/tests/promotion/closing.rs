@@ -1,4 +1,4 @@
-//! How promoted connections end.
+//! Closes, half-closes and resets of promoted connections.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use testkit::process::until;
 
 use crate::support::{PATIENCE, Two, engines, own_monitor, pattern, with_and_without_doorbells};
 
-/// More than a ring and the kernel take.
+/// More than a ring and the kernel accept.
 const MUCH: usize = 8 << 20;
 
 #[test]
@@ -37,7 +37,7 @@ fn a_half_close_lets_ring_bytes_through() {
         two.sides[0].channel.shutdown(handle, Shutdown::Write).unwrap();
         // Behind a FIN there is nothing, in the ring as little as in the kernel.
         two.send(0, b"too late");
-        two.until("the end", |two| two.sides[1].seen(0).ended);
+        two.until("the end of stream", |two| two.sides[1].seen(0).ended);
         assert!(two.sides[1].seen(0).got == bytes, "{} bytes", two.sides[1].seen(0).got.len());
         two.until("the refusal", |two| two.sides[0].seen(0).errors[1] == [libc::EPIPE]);
         // The other direction goes on, as much as is wanted.
@@ -47,19 +47,19 @@ fn a_half_close_lets_ring_bytes_through() {
         assert!(two.sides[0].seen(0).got == back);
         let handle = two.handles[1];
         two.sides[1].channel.close(handle).unwrap();
-        two.until("the other end", |two| two.sides[0].seen(0).ended);
+        two.until("the other end of stream", |two| two.sides[0].seen(0).ended);
         assert!(two.sides[0].seen(0).errors[0].is_empty());
     }
 }
 
 #[test]
-fn bells_that_nobody_read_are_no_unread_bytes() {
-    let name = "ends::bells_that_nobody_read_are_no_unread_bytes";
-    with_and_without_doorbells(name, leave_bells_unread);
+fn unread_wake_ups_are_no_unread_bytes() {
+    let name = "closing::unread_wake_ups_are_no_unread_bytes";
+    with_and_without_doorbells(name, leave_wake_ups_unread);
 }
 
-fn leave_bells_unread() {
-    let folder = own_monitor("bells");
+fn leave_wake_ups_unread() {
+    let folder = own_monitor("wake-ups");
     for engines in engines() {
         let mut two = Two::new(engines, &folder);
         for round in 0..20 {
@@ -67,7 +67,7 @@ fn leave_bells_unread() {
             let handle = two.handles[0];
             two.sides[0].channel.read_stream(handle).unwrap();
             two.promoted();
-            // Nobody reads at the other end: the wake-up stays unread.
+            // The peer does not read: the wake-up stays unread.
             two.send(0, b"question");
             two.sides[0].channel.flush().unwrap();
             let handle = two.handles[1];
@@ -143,12 +143,12 @@ fn a_close_that_waits_for_its_writes_reads_nothing() {
             two.sides[0].step(Duration::from_millis(1));
             two.sides[1].step(Duration::ZERO);
         }
-        assert!(sent < FLOOD, "{sent} bytes were taken after the close");
+        assert!(sent < FLOOD, "{sent} bytes were accepted after the close");
     }
 }
 
 #[test]
-fn a_promoted_connection_is_not_given_back() {
+fn a_promoted_connection_cannot_be_unregistered() {
     let folder = own_monitor("unregister");
     for engines in engines() {
         let mut two = Two::connected(engines, &folder);
@@ -189,7 +189,8 @@ fn ports_are_used_again_right_after_a_close() {
                 socket.set_reuse_address(true).unwrap();
                 socket.bind(&local.into()).unwrap();
                 match socket.connect(&address.into()) {
-                    // The program that another test begins just now has both ends until it has replaced itself.
+                    // A program that another test starts just now has both sockets until
+                    // its exec.
                     Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
                         assert!(!is_in_time_wait([port, address.port()]), "it left a TIME_WAIT behind");
                         None
