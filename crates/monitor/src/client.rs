@@ -1,4 +1,4 @@
-//! One connected client: who it is, what it holds, and what it still has to be told.
+//! One connected client: its user and process, what it holds, and its unsent messages.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use promote::watch::LoopWatch;
 use promote::wire::view::{Record, Refusals};
 use promote::wire::{MonitorMessage, Name, Packet, Token};
 use sys::packet::{self, Credentials};
-use sys::tcp::End;
+use sys::tcp::Endpoint;
 
 use crate::closing::{Closers, Foreign};
 use crate::ledger::Bucket;
@@ -22,26 +22,26 @@ use crate::sharing::Subject;
 #[derive(Debug)]
 pub(crate) enum Held {
     /// An offer that waits; whether its descriptor is kept.
-    Waiting { end: End, foreign: bool },
-    /// A promoted connection with its segment. `cookie` is none for one that an earlier
-    /// monitor granted: what the client says of it is not verified, and `seen`, its number among
-    /// those that are looked at, is none either.
+    Waiting { endpoint: Endpoint, foreign: bool },
+    /// A promoted connection with its region. `cookie` is none for one that an earlier
+    /// monitor granted: what the client reports of it is not verified, and `seen`, its
+    /// number among the watched endpoints, is none either.
     Promoted { cookie: Option<u64>, bytes: u64, seen: Option<u64> },
 }
 
-/// A client that has said hello.
+/// A client that has sent its hello.
 pub(crate) struct Loop {
     pub(crate) id: u32,
-    /// Of the protocol: the newest that both speak.
+    /// Of the protocol: the newest that both have.
     pub(crate) version: u32,
     pub(crate) name: Name,
     /// Its loop page, for those it shares connections with.
     pub(crate) page: OwnedFd,
-    /// The same, to look at; `None` if it could not be mapped.
+    /// The same, to be watched; `None` if it could not be mapped.
     pub(crate) watch: Option<LoopWatch>,
 }
 
-/// What one client's offers came to.
+/// Results of one client's offers.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) offers: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Client {
     pub(crate) subject: Subject,
     /// The process, user and group that connected.
     connected: Credentials,
-    /// `None` until it has said hello.
+    /// `None` before its hello.
     pub(crate) greeted: Option<Loop>,
     pub(crate) held: HashMap<Token, Held>,
     /// How many of them wait.
@@ -72,13 +72,13 @@ pub(crate) struct Client {
     pub(crate) bucket: Bucket,
     pub(crate) since: Instant,
     pub(crate) tally: Tally,
-    /// What it had no room for. While there is any, nothing more is read from it, so that
-    /// there can be no more than three for each offer that waits.
+    /// Messages that it had no room for. While there are any, nothing more is read from
+    /// it: there can be no more than three for each offer that waits.
     unsent: VecDeque<Packet>,
 }
 
 impl Client {
-    /// Looks at who has connected.
+    /// Reads the user and process that have connected.
     pub(crate) fn new(
         socket: OwnedFd,
         strangers: &Strangers,
@@ -112,23 +112,27 @@ impl Client {
         sender == Some(self.connected)
     }
 
-    /// Says something, now or as soon as the client has room; false if it is gone.
-    pub(crate) fn say(&mut self, message: MonitorMessage) -> bool {
+    /// Sends a message, now or as soon as the client has room; false if it is gone.
+    pub(crate) fn send(&mut self, message: MonitorMessage) -> bool {
         self.unsent.push_back(message.encode());
         self.flush()
     }
 
-    /// Says something that brings descriptors, now or not at all.
-    pub(crate) fn hand(&self, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends a message with descriptors, now or not at all.
+    pub(crate) fn send_with(
+        &self,
+        message: MonitorMessage,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         packet::send(self.socket.as_fd(), message.encode().as_bytes(), descriptors)
     }
 
-    /// Tells a record, now or not at all.
-    pub(crate) fn tell(&self, record: &Record) -> io::Result<()> {
+    /// Sends a record, now or not at all.
+    pub(crate) fn send_record(&self, record: &Record) -> io::Result<()> {
         packet::send(self.socket.as_fd(), record.encode().as_bytes(), &[])
     }
 
-    /// Says what is unsaid, as far as the client has room; false if it is gone.
+    /// Sends queued messages, as far as the client has room; false if it is gone.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some(packet) = self.unsent.front() {
             match packet::send(self.socket.as_fd(), packet.as_bytes(), &[]) {
@@ -141,7 +145,7 @@ impl Client {
         true
     }
 
-    /// Whether it does not read what it is told.
+    /// Whether messages to it are queued: it does not read.
     pub(crate) fn is_stalled(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -151,7 +155,7 @@ impl Client {
         self.unsent.is_empty() && packet::has_room(self.socket.as_fd())
     }
 
-    /// Its name, as far as it has told one.
+    /// Its name, if it has sent one.
     pub(crate) fn name(&self) -> String {
         self.greeted.as_ref().map_or_else(String::new, |greeted| greeted.name.to_string())
     }

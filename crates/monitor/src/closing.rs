@@ -1,6 +1,7 @@
-//! Closes what clients sent. The close(2) of the last descriptor of a socket takes as long as its
-//! SO_LINGER says, and that of a file as long as its file system does. Threads that nothing waits
-//! for do it, some for each user, so that a user can delay only the closes of its own descriptors.
+//! Closes the descriptors that clients sent. The close(2) of the last descriptor of a
+//! socket takes as long as its SO_LINGER says, and that of a file as long as its file
+//! system does. Threads that nothing waits for do it, some for each user: a user can
+//! delay only the closes of its own descriptors.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sys::eventfd;
 
-/// Unclosed descriptors of a user at which no more is read from its programs.
+/// Unclosed descriptors of a user at which the monitor stops reading from its programs.
 const MOST_UNCLOSED: usize = 256;
 /// Threads for one user.
 const MOST_THREADS: usize = 16;
@@ -83,8 +84,8 @@ impl Closers {
         closer.clone()
     }
 
-    /// Starts a thread for each user whose closes make no progress. Returns when to come again;
-    /// `None`: nothing waits.
+    /// Starts a thread for each user whose closes make no progress. Returns when to call
+    /// again; `None`: nothing waits.
     pub(crate) fn tend(&mut self, now: Instant) -> Option<Instant> {
         self.users.retain(|_, closer| Arc::strong_count(closer) > 1 || !closer.lock().queue.is_empty());
         self.users.values().filter_map(|closer| closer.tend(now)).min()

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use promote::Reason;
-use sys::tcp::End;
+use sys::tcp::Endpoint;
 
 use crate::offers::Place;
 use crate::verify::{Verified, Verifier};
@@ -24,7 +24,7 @@ impl Declined {
         if verified.is_kept() {
             return;
         }
-        let place = Place::of(&verified.end);
+        let place = Place::of(&verified.endpoint);
         if self.reasons.insert(place, (verified, reason)).is_none() {
             self.order.push_back(place);
         }
@@ -34,20 +34,20 @@ impl Declined {
     }
 
     /// The endpoint is offered after all.
-    pub(crate) fn forget(&mut self, end: &End) {
-        let place = Place::of(end);
+    pub(crate) fn forget(&mut self, endpoint: &Endpoint) {
+        let place = Place::of(endpoint);
         if self.reasons.remove(&place).is_some() {
             self.order.retain(|other| *other != place);
         }
     }
 
     /// Why the peer of an endpoint is not offered; asks the kernel whether the declined socket still is that peer.
-    pub(crate) fn of_peer(&mut self, end: &End, verifier: &mut Verifier) -> Option<Reason> {
-        let place = Place::of(end).mirrored();
+    pub(crate) fn of_peer(&mut self, endpoint: &Endpoint, verifier: &mut Verifier) -> Option<Reason> {
+        let place = Place::of(endpoint).mirrored();
         let (verified, reason) = self.reasons.get(&place)?;
         let (is_still, reason) = (verifier.is_still(verified), *reason);
         if !is_still {
-            let gone = verified.end;
+            let gone = verified.endpoint;
             self.forget(&gone);
         }
         is_still.then_some(reason)

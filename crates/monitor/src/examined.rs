@@ -1,5 +1,6 @@
-//! Offers that were looked at, and are answered once their descriptors are closed here: a program that has its answer may
-//! close the connection, and FIN or RST would wait for the last copy.
+//! Offers that were verified, and are answered once their descriptors are closed here: a
+//! program that has its answer may close the connection, and FIN or RST would wait for
+//! the last copy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::verify::Outcome;
 
 /// How long an answer waits for a close, which may linger (SO_LINGER).
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
-/// Such offers of one client at which nothing more is read from it.
+/// Such offers of one client at which the monitor stops reading from it.
 const MOST: usize = 64;
 
 struct Offer {
@@ -56,7 +57,7 @@ impl Examined {
         self.0.values().filter_map(|offers| offers.front()).map(|offer| offer.until).min()
     }
 
-    /// Takes out those that are due, and says which clients are no longer full.
+    /// Removes those that are due, and returns the clients that are no longer full.
     pub(crate) fn take_due(&mut self, now: Instant) -> (Vec<(Party, Outcome)>, Vec<ClientId>) {
         let (mut due, mut no_longer_full) = (Vec::new(), Vec::new());
         for (&client, offers) in &mut self.0 {

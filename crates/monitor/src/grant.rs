@@ -1,4 +1,4 @@
-//! What is handed out: segments and loop pages, as the specification lays them out, sealed; and
+//! Grants: regions and loop pages, as the specification lays them out, sealed; and
 //! doorbells.
 
 use std::io;
@@ -12,8 +12,8 @@ const REGION_MAGIC: u32 = u32::from_le_bytes(*b"MPR1");
 const LOOP_MAGIC: u32 = u32::from_le_bytes(*b"MPL1");
 const LAYOUT: u32 = 1;
 
-/// A segment of `size` bytes, of which none but the first page is taken yet.
-pub(crate) fn segment(size: u32) -> io::Result<MemoryFile> {
+/// A region of `size` bytes, of which only the first page is allocated yet.
+pub(crate) fn region(size: u32) -> io::Result<MemoryFile> {
     let mut head = [0; 12];
     for (place, word) in head.chunks_exact_mut(4).zip([REGION_MAGIC, LAYOUT, size]) {
         place.copy_from_slice(&word.to_le_bytes());

@@ -1,13 +1,13 @@
-//! As much of HTTP/1.1 (RFC 9112) as handing out one document takes.
+//! HTTP/1.1 (RFC 9112), as much as it takes to serve one document.
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// There is more to come.
+    /// Incomplete.
     Unfinished,
     Get,
     Head,
-    /// A method that changes nothing here and brings nothing.
+    /// Another method than GET and HEAD.
     OtherMethod,
     /// No request of HTTP/1.x.
     Malformed,

@@ -9,7 +9,7 @@ use crate::policy::Limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Holding {
     clients: u64,
-    segments: u64,
+    regions: u64,
     bytes: u64,
     /// Descriptors of waiting offers.
     kept: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// One more client; false if the user has all he may.
+    /// One more client; false if the user has reached its limit.
     pub(crate) fn add_client(&mut self, uid: u32, limits: &Limits) -> bool {
         self.change(uid, |user| {
             let fits = user.clients < limits.clients_per_user;
@@ -49,36 +49,36 @@ impl Ledger {
         self.change(uid, |user| user.kept = user.kept.saturating_sub(1));
     }
 
-    /// One more segment; false if the user has all he may.
-    pub(crate) fn add_segment(&mut self, uid: u32, bytes: u64, limits: &Limits) -> bool {
+    /// One more region; false if the user has reached its limit.
+    pub(crate) fn add_region(&mut self, uid: u32, bytes: u64, limits: &Limits) -> bool {
         self.change(uid, |user| {
-            let fits = user.segments < limits.segments_per_user
+            let fits = user.regions < limits.segments_per_user
                 && user.bytes.saturating_add(bytes) <= limits.bytes_per_user;
             if fits {
-                user.segments += 1;
+                user.regions += 1;
                 user.bytes += bytes;
             }
             fits
         })
     }
 
-    pub(crate) fn remove_segment(&mut self, uid: u32, bytes: u64) {
+    pub(crate) fn remove_region(&mut self, uid: u32, bytes: u64) {
         self.change(uid, |user| {
-            user.segments = user.segments.saturating_sub(1);
+            user.regions = user.regions.saturating_sub(1);
             user.bytes = user.bytes.saturating_sub(bytes);
         });
     }
 
-    /// Segments of a user, and their bytes.
-    pub(crate) fn segments_of(&self, uid: u32) -> (u64, u64) {
-        self.users.get(&uid).map_or((0, 0), |user| (user.segments, user.bytes))
+    /// Regions of a user, and their bytes.
+    pub(crate) fn regions_of(&self, uid: u32) -> (u64, u64) {
+        self.users.get(&uid).map_or((0, 0), |user| (user.regions, user.bytes))
     }
 
-    /// Segments of all users, and their bytes.
-    pub(crate) fn segments(&self) -> (u64, u64) {
-        self.users.values().fold((0, 0), |(segments, bytes), user| {
-            (segments + user.segments, bytes.saturating_add(user.bytes))
-        })
+    /// Regions of all users, and their bytes.
+    pub(crate) fn regions(&self) -> (u64, u64) {
+        self.users
+            .values()
+            .fold((0, 0), |(regions, bytes), user| (regions + user.regions, bytes.saturating_add(user.bytes)))
     }
 
     fn change<R>(&mut self, uid: u32, change: impl FnOnce(&mut Holding) -> R) -> R {
@@ -137,14 +137,14 @@ mod tests {
     fn each_user_has_limits_of_his_own() {
         let limits = Limits { segments_per_user: 3, bytes_per_user: 20, ..Limits::default() };
         let mut ledger = Ledger::default();
-        assert!(ledger.add_segment(1, 10, &limits) && ledger.add_segment(1, 10, &limits));
-        assert!(!ledger.add_segment(1, 10, &limits) && ledger.add_segment(2, 10, &limits));
-        assert!(ledger.add_segment(1, 0, &limits) && !ledger.add_segment(1, 0, &limits));
-        assert_eq!(ledger.segments(), (4, 30));
-        ledger.remove_segment(1, 10);
-        assert!(ledger.add_segment(1, 10, &limits));
+        assert!(ledger.add_region(1, 10, &limits) && ledger.add_region(1, 10, &limits));
+        assert!(!ledger.add_region(1, 10, &limits) && ledger.add_region(2, 10, &limits));
+        assert!(ledger.add_region(1, 0, &limits) && !ledger.add_region(1, 0, &limits));
+        assert_eq!(ledger.regions(), (4, 30));
+        ledger.remove_region(1, 10);
+        assert!(ledger.add_region(1, 10, &limits));
         for (uid, bytes) in [(1, 10), (1, 10), (1, 0), (2, 10)] {
-            ledger.remove_segment(uid, bytes);
+            ledger.remove_region(uid, bytes);
         }
         assert!(ledger.users.is_empty());
     }

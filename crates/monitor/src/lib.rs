@@ -1,10 +1,9 @@
-//! The monitor: brings the two ends of a same-host TCP connection together and hands both
-//! the shared memory that their bytes then move through. It carries no data; a connection
-//! that was granted lives on without it.
+//! The monitor: matches the two endpoints of a same-host TCP connection and gives both
+//! the shared memory that their bytes then move through. It carries no data; a granted
+//! connection works on without it.
 //!
-//! One thread, one epoll set, threads that close what clients sent, and on demand one that
-//! checks for a successor. Control path: nothing here
-//! is hot.
+//! One thread, one epoll set, threads that close what clients sent, and on demand one
+//! that checks for a successor. Control path: nothing here is hot.
 
 mod client;
 mod closing;
@@ -14,7 +13,7 @@ mod grant;
 mod http;
 mod ledger;
 mod listener;
-mod meeting;
+mod matcher;
 mod metrics;
 mod offers;
 mod partners;

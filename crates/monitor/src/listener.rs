@@ -14,7 +14,7 @@ use crate::place::{Place, Taken};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Locks that may vanish under us, with monitors that end at that moment.
+/// Attempts to lock: a monitor that ends at that moment removes its lock.
 const LOCK_ATTEMPTS: u32 = 16;
 
 /// Why the monitor cannot listen.
@@ -27,7 +27,7 @@ pub enum ListenError {
     Running {
         /// The socket.
         path: PathBuf,
-        /// Which process that is, where the kernel says so.
+        /// Its process, where the kernel reports it.
         process: String,
     },
     /// The directory cannot be made.
@@ -48,7 +48,7 @@ pub enum ListenError {
         #[source]
         cause: io::Error,
     },
-    /// What the service manager handed over is something else.
+    /// The service manager passed something else.
     #[error(
         "the service manager's socket is not of the kind SOCK_SEQPACKET; use ListenSequentialPacket= in the .socket unit"
     )]
@@ -94,15 +94,15 @@ impl Listener {
         let failed = |cause| ListenError::Socket { path: path.into(), cause };
         let running = || running(path);
         let lock = Lock::take(path).map_err(failed)?.ok_or_else(running)?;
-        // Whoever holds the lock may take a dead one's place, but not a living one's that has
-        // no lock, such as a service manager's.
+        // The holder of the lock may replace a dead monitor's socket, but not a live one
+        // without a lock, such as a service manager's.
         let bound = Place::bind(path, SocketType::SEQPACKET, || packet::listen(path, BACKLOG));
         let (place, socket) = bound.map_err(|taken| match taken {
             Taken::Living => running(),
             Taken::System(cause) => failed(cause),
             taken => failed(io::Error::new(io::ErrorKind::AddrInUse, taken)),
         })?;
-        // Nobody waits for it yet: until here only this user could connect.
+        // No client waits for it yet: until here only this user could connect.
         if access == Access::Everybody {
             fs::set_permissions(place.path(), fs::Permissions::from_mode(0o666)).map_err(failed)?;
         }
@@ -136,7 +136,7 @@ impl Listener {
 /// `Running` if somebody listens there.
 pub fn ensure_deserted(path: &Path) -> Result<(), ListenError> {
     match packet::connect(path).map_err(|error| error.raw_os_error()) {
-        // A full backlog, and a socket of another kind, are somebody's.
+        // A full backlog, and a socket of another kind, have an owner.
         Ok(_) | Err(Some(libc::EAGAIN | libc::EPROTOTYPE)) => Err(running(path)),
         Err(_) => Ok(()),
     }
@@ -174,8 +174,8 @@ impl Lock {
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
             }
-            // Its last holder may have removed it after it was opened here; then it keeps
-            // nobody away from the next.
+            // Its last holder may have removed it after it was opened here; then it
+            // excludes no other monitor.
             let lock = Lock { file, path: path.clone() };
             if lock.is_in_place()? {
                 return Ok(Some(lock));
@@ -197,7 +197,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Nobody else's file that has this name by chance: ours is empty.
+        // Only a file of ours: it is empty. Another may have this name by chance.
         let is_ours = self.file.metadata().is_ok_and(|own| own.is_file() && own.len() == 0);
         if is_ours && self.is_in_place().unwrap_or(false) {
             let _ = fs::remove_file(&self.path);

@@ -1,4 +1,4 @@
-//! What the clients' messages come to: offers meet, and are granted or refused.
+//! Handles the clients' messages: matches offers, and grants or refuses them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -24,13 +24,13 @@ use crate::policy::Policy;
 use crate::policy_file::Source;
 use crate::sharing::{self, Connection};
 use crate::verify::{Outcome, Verified, Verifier};
-use crate::view::{Ends, SeenEnd};
+use crate::view::{Endpoints, SeenEndpoint};
 
-/// Lines about refusals that are logged in a second; the counters have all of them.
+/// Refusals logged in a second; the counters have all of them.
 const LOGGED_PER_SECOND: u32 = 50;
 
-/// Everybody who is connected, and everything that waits or is promoted.
-pub(crate) struct Meeting {
+/// All clients, and everything that waits or is promoted.
+pub(crate) struct Matcher {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) metrics: Metrics,
     policy: Policy,
@@ -44,24 +44,24 @@ pub(crate) struct Meeting {
     pub(crate) examined: Examined,
     declined: Declined,
     pub(crate) ledger: Ledger,
-    pub(crate) ends: Ends,
+    pub(crate) endpoints: Endpoints,
     verifier: Verifier,
-    /// Sockets that are ends of promoted connections, by cookie.
+    /// Sockets of promoted connections, by cookie.
     promoted: HashMap<u64, Party>,
     next_loop: u32,
     logged: Bucket,
-    /// Clients that do not read, or are gone: the event loop has to look after them.
-    pub(crate) unwell: Vec<ClientId>,
+    /// Clients that do not read, or are gone, for the event loop.
+    pub(crate) stalled: Vec<ClientId>,
 }
 
-impl Meeting {
+impl Matcher {
     pub(crate) fn new(
         policy: Policy,
         policy_source: Source,
         makes_queues: bool,
         now: Instant,
-    ) -> io::Result<Meeting> {
-        Ok(Meeting {
+    ) -> io::Result<Matcher> {
+        Ok(Matcher {
             clients: BTreeMap::new(),
             metrics: Metrics::new(),
             policy,
@@ -73,14 +73,14 @@ impl Meeting {
             examined: Examined::default(),
             declined: Declined::default(),
             ledger: Ledger::default(),
-            ends: Ends::default(),
+            endpoints: Endpoints::default(),
             verifier: Verifier::new()?,
             promoted: HashMap::new(),
-            // Numbers of an earlier monitor may still be in use; these are most likely
-            // others.
+            // Numbers of an earlier monitor may still be in use; these most likely
+            // differ.
             next_loop: std::process::id().wrapping_mul(0x9e37_79b9) | 1,
             logged: Bucket::full(LOGGED_PER_SECOND, now),
-            unwell: Vec::new(),
+            stalled: Vec::new(),
         })
     }
 
@@ -88,14 +88,14 @@ impl Meeting {
         &self.policy
     }
 
-    /// Follows another policy from now on; what was granted stays.
+    /// Applies another policy from now on; grants stay.
     pub(crate) fn set_policy(&mut self, policy: Policy, source: Source) {
         (self.policy, self.policy_source) = (policy, source);
     }
 
-    /// Clients that the event loop has to look after since the last call.
-    pub(crate) fn take_unwell(&mut self) -> Vec<ClientId> {
-        std::mem::take(&mut self.unwell)
+    /// Takes the list of clients that do not read, or are gone.
+    pub(crate) fn take_stalled(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.stalled)
     }
 
     /// When the next offer expires.
@@ -103,8 +103,8 @@ impl Meeting {
         self.offers.next_expiry()
     }
 
-    /// Lets a client in, if there is room for it.
-    pub(crate) fn enter(&mut self, id: ClientId, mut client: Client) -> bool {
+    /// Admits a client, if there is room for it.
+    pub(crate) fn add_client(&mut self, id: ClientId, mut client: Client) -> bool {
         let limits = &self.policy.limits;
         let room = (self.clients.len() as u64) < limits.clients;
         if !room || !self.ledger.add_client(client.subject.uid, limits) {
@@ -114,38 +114,38 @@ impl Meeting {
                 pid = client.pid,
                 "rejected a client beyond clients_per_user or clients of the policy's [limits]"
             );
-            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Quota });
+            client.send(MonitorMessage::Refuse { token: None, reason: Reason::Quota });
             return false;
         }
         self.clients.insert(id, client);
         true
     }
 
-    /// Forgets a client and all it held.
-    pub(crate) fn leave(&mut self, id: ClientId) {
+    /// Removes a client and everything it held.
+    pub(crate) fn remove_client(&mut self, id: ClientId) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         self.examined.forget(id);
         let uid = client.subject.uid;
         self.ledger.remove_client(uid);
         for (token, held) in client.held.drain() {
-            self.give_up(uid, Party { client: id, token }, &held);
+            self.release_held(uid, Party { client: id, token }, &held);
         }
         tracing::debug!(client = id.0, uid, pid = client.pid, name = client.name(), "client gone");
     }
 
-    /// Gives back what a token stood for.
-    fn give_up(&mut self, uid: u32, party: Party, held: &Held) {
+    /// Releases what a token stood for.
+    fn release_held(&mut self, uid: u32, party: Party, held: &Held) {
         match held {
-            Held::Waiting { end, foreign } => {
-                drop(self.offers.take(end, party));
+            Held::Waiting { endpoint, foreign } => {
+                drop(self.offers.take(endpoint, party));
                 if *foreign {
                     self.ledger.remove_kept(uid);
                 }
             }
             Held::Promoted { cookie, bytes, seen } => {
-                self.ledger.remove_segment(uid, *bytes);
+                self.ledger.remove_region(uid, *bytes);
                 if let Some(seen) = seen {
-                    self.ends.remove(*seen);
+                    self.endpoints.remove(*seen);
                 }
                 if let Some(cookie) = cookie {
                     self.promoted.remove(cookie);
@@ -154,12 +154,12 @@ impl Meeting {
         }
     }
 
-    /// What a client said.
+    /// Handles a message of a client.
     ///
     /// # Errors
     ///
-    /// It broke the protocol: why.
-    pub(crate) fn hear(
+    /// The violation of the protocol.
+    pub(crate) fn receive(
         &mut self,
         id: ClientId,
         message: ClientMessage,
@@ -207,7 +207,7 @@ impl Meeting {
                 if let Some(held) = client.held.remove(&token) {
                     client.waiting -= u64::from(matches!(held, Held::Waiting { .. }));
                     let uid = client.subject.uid;
-                    self.give_up(uid, Party { client: id, token }, &held);
+                    self.release_held(uid, Party { client: id, token }, &held);
                 }
                 Ok(())
             }
@@ -217,28 +217,33 @@ impl Meeting {
                 if client.held.contains_key(&token) {
                     return Err("a token that is in use");
                 }
-                // Beyond the quota it is not counted; it lives all the same.
-                if self.ledger.add_segment(client.subject.uid, bytes, limits) {
+                // Beyond the quota it is not counted; it stays promoted all the same.
+                if self.ledger.add_region(client.subject.uid, bytes, limits) {
                     client.held.insert(token, Held::Promoted { cookie: None, bytes, seen: None });
                 }
                 Ok(())
             }
             (ClientMessage::Query { from }, None) => {
-                self.tell(id, from, now);
+                self.answer_query(id, from, now);
                 Ok(())
             }
             (ClientMessage::AskPolicy { user }, None) => {
-                self.tell_policy(id, user);
+                self.answer_policy(id, user);
                 Ok(())
             }
-            // A later version answers; in this one nobody has segments to give.
-            (ClientMessage::Attach { .. }, Some(_)) => Err("attaching is not spoken in this version"),
+            // A later version may answer; in this one no client has regions to attach to.
+            (ClientMessage::Attach { .. }, Some(_)) => Err("this version has no attaching"),
             _ => Err("a message with the wrong descriptors"),
         }
     }
 
-    /// An offer came without its descriptor, since this process may have no more of them.
-    pub(crate) fn hear_lost(&mut self, id: ClientId, token: Token, now: Instant) -> Result<(), &'static str> {
+    /// An offer came without its descriptor: this process may have no more of them.
+    pub(crate) fn receive_lost(
+        &mut self,
+        id: ClientId,
+        token: Token,
+        now: Instant,
+    ) -> Result<(), &'static str> {
         match self.clients.get_mut(&id) {
             Some(client) if client.greeted.is_some() && !client.held.contains_key(&token) => {
                 self.metrics.offers.inc();
@@ -254,23 +259,23 @@ impl Meeting {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let refuse = |client: &mut Client, error: &io::Error| {
             tracing::error!(%error, "rejected a client, as there is no shared memory for it");
-            client.say(MonitorMessage::Refuse { token: None, reason: Reason::NoMemory });
+            client.send(MonitorMessage::Refuse { token: None, reason: Reason::NoMemory });
         };
         let page = match grant::loop_page() {
             Ok(page) => page,
             Err(error) => {
                 refuse(client, &error);
                 self.metrics.refused(Reason::NoMemory);
-                return self.unwell.push(id);
+                return self.stalled.push(id);
             }
         };
         let loop_id = self.next_loop;
         self.next_loop = self.next_loop.wrapping_add(1);
         let segment_size = self.policy.limits.segment_size;
         let welcome = MonitorMessage::Welcome { version, loop_id, segment_size };
-        if let Err(error) = client.hand(welcome, &[page.writable.as_fd()]) {
+        if let Err(error) = client.send_with(welcome, &[page.writable.as_fd()]) {
             refuse(client, &error);
-            return self.unwell.push(id);
+            return self.stalled.push(id);
         }
         let watch = LoopWatch::new(page.read_only.as_fd()).ok();
         client.greeted = Some(Loop { id: loop_id, version, name, page: page.read_only, watch });
@@ -315,13 +320,13 @@ impl Meeting {
         if client.waiting >= self.policy.limits.waiting_per_client {
             return Err(Reason::Quota);
         }
-        if self.promoted.contains_key(&verified.end.cookie) {
+        if self.promoted.contains_key(&verified.endpoint.cookie) {
             return Err(Reason::ClosedEarly);
         }
-        self.declined.forget(&verified.end);
-        let earlier = self.offers.same(&verified.end);
+        self.declined.forget(&verified.endpoint);
+        let earlier = self.offers.same(&verified.endpoint);
         if earlier.is_some_and(|earlier| self.verifier.is_still(&earlier.verified)) {
-            // Another holder of the same end was faster.
+            // Another holder of the same socket was faster.
             return Err(Reason::NoPeer);
         }
         if let Some(stale) = self.take(Offers::take_same, &verified) {
@@ -330,7 +335,7 @@ impl Meeting {
         let expires = now + self.policy.limits.offer_expires(verified.is_kept());
         if let Some(mirror) = self.take(Offers::take_mirror, &verified) {
             if self.verifier.is_still(&mirror.verified) {
-                return self.unite([mirror, Offer::new(party, verified, now, expires)], now);
+                return self.grant_pair([mirror, Offer::new(party, verified, now, expires)], now);
             }
             // Of a connection that had these addresses before.
             self.refuse(mirror.party, Reason::ClosedEarly, now);
@@ -338,18 +343,18 @@ impl Meeting {
         self.wait_if_allowed(Offer::new(party, verified, now, expires))
     }
 
-    /// Takes out a waiting offer; its client no longer holds the token.
+    /// Removes a waiting offer; its client no longer holds the token.
     fn take(
         &mut self,
-        which: impl FnOnce(&mut Offers, &sys::tcp::End) -> Option<Offer>,
+        which: impl FnOnce(&mut Offers, &sys::tcp::Endpoint) -> Option<Offer>,
         verified: &Verified,
     ) -> Option<Offer> {
-        let offer = which(&mut self.offers, &verified.end)?;
+        let offer = which(&mut self.offers, &verified.endpoint)?;
         self.release(&offer);
         Some(offer)
     }
 
-    /// The client of an offer that was taken out no longer holds it.
+    /// The client of a removed offer no longer holds it.
     fn release(&mut self, offer: &Offer) {
         if let Some(client) = self.clients.get_mut(&offer.party.client) {
             client.held.remove(&offer.party.token);
@@ -372,7 +377,7 @@ impl Meeting {
     fn wait(&mut self, offer: Offer) {
         let Some(client) = self.clients.get_mut(&offer.party.client) else { return };
         let foreign = offer.verified.is_kept();
-        client.held.insert(offer.party.token, Held::Waiting { end: offer.verified.end, foreign });
+        client.held.insert(offer.party.token, Held::Waiting { endpoint: offer.verified.endpoint, foreign });
         client.waiting += 1;
         if foreign {
             self.ledger.add_kept(client.subject.uid);
@@ -380,9 +385,10 @@ impl Meeting {
         self.offers.wait(offer);
     }
 
-    /// Two offers that mirror each other; the first, which had to wait, still is what it
-    /// was. Whatever stands in the way is answered to both; what cannot be told to both now is not begun.
-    fn unite(&mut self, offers: [Offer; 2], now: Instant) -> Result<(), Reason> {
+    /// Grants two offers that mirror each other; the first, which had to wait, was
+    /// verified again. Queues the pair if either client's socket is full. An obstacle is
+    /// reported to both clients.
+    fn grant_pair(&mut self, offers: [Offer; 2], now: Instant) -> Result<(), Reason> {
         let [mirror, own] = &offers;
         let parties = [mirror.party, own.party];
         let has_no_room = |id| self.clients.get(id).is_some_and(|client| !client.has_room());
@@ -397,8 +403,8 @@ impl Meeting {
             if reason == Reason::OtherUser {
                 let users =
                     parties.map(|party| self.clients.get(&party.client).map(|client| client.subject.uid));
-                self.tell_of_other_user(parties[0], users[1], now);
-                self.tell_of_other_user(parties[1], users[0], now);
+                self.report_other_user(parties[0], users[1], now);
+                self.report_other_user(parties[1], users[0], now);
             }
             self.refuse(parties[0], reason, now);
             return Err(reason);
@@ -406,19 +412,20 @@ impl Meeting {
         Ok(())
     }
 
-    /// Lets two offers that have met wait until a client has room.
+    /// Queues two matched offers until a client has room.
     fn hold_up(&mut self, [mirror, own]: [Offer; 2], client: ClientId) -> Result<(), Reason> {
         let expires = mirror.expires.max(own.expires);
-        let end = own.verified.end;
-        // Both have met: neither is reported to be alone.
+        let endpoint = own.verified.endpoint;
+        // They are matched: neither is reported to be alone.
         self.wait(Offer { expires, due: expires, ..mirror });
         self.wait_if_allowed(Offer { expires, due: expires, ..own })?;
-        self.offers.hold_up(&end, client);
-        self.unwell.push(client);
+        self.offers.hold_up(&endpoint, client);
+        self.stalled.push(client);
         Ok(())
     }
 
-    /// A client may have room again: what has waited for that, and no more than `most`.
+    /// A client may have room again: handles at most `most` pairs that have waited for
+    /// that.
     pub(crate) fn go_on(&mut self, id: ClientId, most: usize, now: Instant) {
         for _ in 0..most {
             if !self.clients.get(&id).is_some_and(Client::has_room) {
@@ -433,13 +440,13 @@ impl Meeting {
                 continue;
             }
             let party = second.party;
-            if let Err(reason) = self.unite([first, second], now) {
+            if let Err(reason) = self.grant_pair([first, second], now) {
                 self.refuse(party, reason, now);
             }
         }
     }
 
-    /// Whether anything waits for a client to have room.
+    /// Whether a pair waits for a client to have room.
     pub(crate) fn is_waited_for(&self, id: ClientId) -> bool {
         self.offers.are_held_up(id)
     }
@@ -449,59 +456,68 @@ impl Meeting {
         let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
             return Err(Reason::NoPeer);
         };
-        let Verified { end, .. } = &offers[1].verified;
+        let Verified { endpoint, .. } = &offers[1].verified;
         let connection = Connection {
-            addresses: [end.local, end.peer],
-            // Both offers are of one namespace: they met.
+            addresses: [endpoint.local, endpoint.peer],
+            // Both offers are of one namespace: they match.
             in_network_namespace: !offers[1].verified.is_kept(),
         };
         sharing::permits(&self.policy, self.user, [&a.subject, &b.subject], connection)?;
         let limits = &self.policy.limits;
         let size = limits.segment_size;
         let users = [a.subject.uid, b.subject.uid];
-        if !self.ledger.add_segment(users[0], size.into(), limits) {
+        if !self.ledger.add_region(users[0], size.into(), limits) {
             return Err(Reason::Quota);
         }
-        if !self.ledger.add_segment(users[1], size.into(), limits) {
-            self.ledger.remove_segment(users[0], size.into());
+        if !self.ledger.add_region(users[1], size.into(), limits) {
+            self.ledger.remove_region(users[0], size.into());
             return Err(Reason::Quota);
         }
         let watches = match self.hand_out(parties, [a, b], size) {
             Ok(watches) => watches,
             Err(reason) => {
                 for uid in users {
-                    self.ledger.remove_segment(uid, size.into());
+                    self.ledger.remove_region(uid, size.into());
                 }
                 return Err(reason);
             }
         };
-        let numbers = self.ends.next_two();
+        let numbers = self.endpoints.next_two();
         for (place, (offer, watch)) in offers.iter().zip(watches).enumerate() {
-            let end = offer.verified.end;
-            self.promoted.insert(end.cookie, offer.party);
+            let endpoint = offer.verified.endpoint;
+            self.promoted.insert(endpoint.cookie, offer.party);
             let (number, other) = (numbers[place], numbers[1 - place]);
             if let Some(client) = self.clients.get_mut(&offer.party.client) {
                 let held =
-                    Held::Promoted { cookie: Some(end.cookie), bytes: size.into(), seen: Some(number) };
+                    Held::Promoted { cookie: Some(endpoint.cookie), bytes: size.into(), seen: Some(number) };
                 client.held.insert(offer.party.token, held);
                 client.tally.granted += 1;
                 let uid = client.subject.uid;
-                let seen = SeenEnd { client: offer.party.client, uid, other, end, size, since: now, watch };
-                self.ends.insert(number, seen);
+                let seen = SeenEndpoint {
+                    client: offer.party.client,
+                    uid,
+                    other,
+                    endpoint,
+                    size,
+                    since: now,
+                    watch,
+                };
+                self.endpoints.insert(number, seen);
             }
         }
         self.metrics.matches.inc();
         tracing::debug!(
             clients = ?parties.map(|party| party.client.0),
-            local = %end.local,
-            peer = %end.peer,
+            local = %endpoint.local,
+            peer = %endpoint.peer,
             "promoted"
         );
         Ok(())
     }
 
-    /// Makes the two segments, and doorbells where both clients accept them, and sends them.
-    /// If only the first client got its grant, the refusal that follows takes it back.
+    /// Makes the two regions, and doorbells where both clients accept them, and sends
+    /// them. If only the first client got its grant, the refusal that follows withdraws
+    /// it.
     fn hand_out(
         &self,
         parties: [Party; 2],
@@ -512,9 +528,9 @@ impl Meeting {
             tracing::error!(%error, "there is no shared memory for a connection, which stays on TCP");
             Reason::NoMemory
         };
-        let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
-        // A process that holds a pipe's lock (splice(2)) lets nobody else write there, and none to end: what that does to a
-        // peer, its own user may do anyway.
+        let regions = [grant::region(size).map_err(no_memory)?, grant::region(size).map_err(no_memory)?];
+        // A process that holds a pipe's lock (splice(2)) blocks all other writers, even
+        // at their exit: its own user may do that to a peer anyway.
         let is_of_one_user = clients[0].subject.uid == clients[1].subject.uid;
         let (kind, least) = if is_of_one_user { (Kind::Pipe, DOORBELLS) } else { (Kind::Queue, QUEUES) };
         let accepts =
@@ -532,75 +548,76 @@ impl Meeting {
                 peer_loop: peer_loop.id,
                 segment_size: size,
             };
-            let mut descriptors = vec![
-                segments[own].writable.as_fd(),
-                segments[other].read_only.as_fd(),
-                peer_loop.page.as_fd(),
-            ];
+            let mut descriptors =
+                vec![regions[own].writable.as_fd(), regions[other].read_only.as_fd(), peer_loop.page.as_fd()];
             if let Some(doorbells) = &doorbells {
                 descriptors.extend([doorbells[own][0].as_fd(), doorbells[other][1].as_fd()]);
             }
-            if let Err(error) = clients[own].hand(message, &descriptors) {
+            if let Err(error) = clients[own].send_with(message, &descriptors) {
                 tracing::debug!(client = parties[own].client.0, %error, "a grant cannot be sent");
                 return Err(match error.raw_os_error() {
                     Some(libc::EPIPE | libc::ECONNRESET) => Reason::ClosedEarly,
-                    // Too many descriptors are under way (unix(7)); they may come again.
+                    // Too many descriptors are under way (unix(7)); the offers may be
+                    // repeated.
                     Some(libc::ETOOMANYREFS) => Reason::Rate,
                     _ => Reason::NoMemory,
                 });
             }
         }
-        // Without them the connection is as good, and only its numbers are not seen.
-        Ok(segments.each_ref().map(|segment| RegionWatch::new(segment.read_only.as_fd(), size).ok()))
+        // Without watches the connection works as well; only its numbers are not shown.
+        Ok(regions.each_ref().map(|region| RegionWatch::new(region.read_only.as_fd(), size).ok()))
     }
 
-    /// Tells offers that have waited for a while what is known of their peers, and refuses those that have waited long
-    /// enough.
+    /// Reports to clients whose offers have waited for a while the users of their peers,
+    /// and refuses those that have waited long enough.
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some(due) = self.offers.due(now) {
             let offer = due.offer();
-            let (party, end) = (offer.party, offer.verified.end);
+            let (party, endpoint) = (offer.party, offer.verified.endpoint);
             let obstacle = self.clients.get(&party.client).and_then(|own| {
                 let user = self.verifier.other_user(&offer.verified, own.subject.uid)?;
                 let reason =
-                    sharing::may_permit(&self.policy, &own.subject, user, [end.local, end.peer]).err()?;
+                    sharing::may_permit(&self.policy, &own.subject, user, [endpoint.local, endpoint.peer])
+                        .err()?;
                 Some((user, reason))
             });
-            // Where the policy lets the two share, only the peer's offer is missing.
+            // Where the policy permits the two to share, only the peer's offer is
+            // missing.
             let reason = obstacle.map_or(Reason::NoPeer, |(_, reason)| reason);
             let user = obstacle.filter(|_| reason == Reason::OtherUser).map(|(user, _)| user);
             let may_be_declined = reason == Reason::NoPeer;
-            let declined = may_be_declined.then(|| self.declined.of_peer(&end, &mut self.verifier)).flatten();
+            let declined =
+                may_be_declined.then(|| self.declined.of_peer(&endpoint, &mut self.verifier)).flatten();
             match due {
-                // Its mirror would be refused with it, or does not come.
+                // Its mirror would be refused with it, or will not be offered.
                 Due::Alone(_) if reason == Reason::Policy || declined.is_some() => {
-                    if let Some(offer) = self.offers.take_same(&end) {
+                    if let Some(offer) = self.offers.take_same(&endpoint) {
                         self.release(&offer);
                     }
-                    self.tell_of_declined(party, declined);
+                    self.report_declined(party, declined);
                     self.refuse(party, reason, now);
                 }
-                Due::Alone(_) => self.tell_of_peer(party, user),
+                Due::Alone(_) => self.report_peer(party, user),
                 Due::Expired(offer) => {
                     self.release(&offer);
-                    self.tell_of_other_user(party, user, now);
-                    self.tell_of_declined(party, declined);
+                    self.report_other_user(party, user, now);
+                    self.report_declined(party, declined);
                     self.refuse(party, reason, now);
                 }
             }
         }
     }
 
-    /// Before a refusal: why the peer is not offered.
-    fn tell_of_declined(&mut self, party: Party, reason: Option<Reason>) {
+    /// Before a refusal: reports why the peer is not offered.
+    fn report_declined(&mut self, party: Party, reason: Option<Reason>) {
         let (Some(client), Some(reason)) = (self.clients.get_mut(&party.client), reason) else { return };
         if client.greeted.as_ref().is_some_and(|greeted| greeted.version >= DECLINES) {
-            client.say(MonitorMessage::Declined { token: party.token, reason });
+            client.send(MonitorMessage::Declined { token: party.token, reason });
         }
     }
 
-    /// Before a refusal: whose the other endpoint is, with what lets the two share.
-    fn tell_of_other_user(&mut self, party: Party, user: Option<u32>, now: Instant) {
+    /// Before a refusal: reports the user of the other endpoint, and the remedy.
+    fn report_other_user(&mut self, party: Party, user: Option<u32>, now: Instant) {
         let Some((client, other)) = self.clients.get(&party.client).zip(user) else { return };
         if self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
             tracing::info!(
@@ -613,13 +630,13 @@ impl Meeting {
                 "a connection with another user's program stays on TCP"
             );
         }
-        self.tell_of_peer(party, user);
+        self.report_peer(party, user);
     }
 
-    fn tell_of_peer(&mut self, party: Party, user: Option<u32>) {
+    fn report_peer(&mut self, party: Party, user: Option<u32>) {
         let Some(client) = self.clients.get_mut(&party.client) else { return };
-        if !client.say(MonitorMessage::Peer { token: party.token, user }) || client.is_stalled() {
-            self.unwell.push(party.client);
+        if !client.send(MonitorMessage::Peer { token: party.token, user }) || client.is_stalled() {
+            self.stalled.push(party.client);
         }
     }
 
@@ -638,10 +655,11 @@ impl Meeting {
         self.metrics.refused(reason);
         let Some(client) = self.clients.get_mut(&party.client) else { return };
         client.tally.refused(reason);
-        if !client.say(MonitorMessage::Refuse { token: Some(party.token), reason }) || client.is_stalled() {
-            self.unwell.push(party.client);
+        if !client.send(MonitorMessage::Refuse { token: Some(party.token), reason }) || client.is_stalled() {
+            self.stalled.push(party.client);
         }
-        // Everyday ones, and those that a flood would repeat, only where they are asked for.
+        // Frequent reasons, and those that a flood would repeat, are logged for debugging
+        // only.
         let quiet = matches!(reason, Reason::NoPeer | Reason::OtherUser | Reason::Rate | Reason::NoMonitor);
         if quiet || !self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
             tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "an offered connection stays on TCP");
@@ -658,13 +676,13 @@ impl Meeting {
         }
     }
 
-    /// The metrics of this moment.
+    /// The present metrics.
     pub(crate) fn metrics_text(&self) -> String {
-        let (segments, bytes) = self.ledger.segments();
+        let (regions, bytes) = self.ledger.regions();
         let levels = &self.metrics.levels;
         levels.clients.set(self.clients.len() as u64);
         levels.waiting.set(self.offers.len() as u64);
-        levels.promoted.set(segments);
+        levels.promoted.set(regions);
         levels.bytes.set(bytes);
         self.metrics.text()
     }

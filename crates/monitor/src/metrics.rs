@@ -1,4 +1,4 @@
-//! What the monitor counts.
+//! The monitor's counters.
 
 use std::sync::atomic::AtomicU64;
 
@@ -21,7 +21,7 @@ pub(crate) struct Metrics {
     reloads: Family<Reload, Counter>,
 }
 
-/// What there is at this moment.
+/// Present levels.
 #[derive(Default)]
 pub(crate) struct Levels {
     pub(crate) clients: Gauge<u64, AtomicU64>,

@@ -1,11 +1,11 @@
-//! The offers that wait: for their mirror image, or for a client that has no room to be told.
+//! Waiting offers: for their mirror image, or for a client whose socket is full.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use promote::wire::Token;
-use sys::tcp::End;
+use sys::tcp::Endpoint;
 
 use crate::verify::Verified;
 
@@ -13,7 +13,7 @@ use crate::verify::Verified;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ClientId(pub(crate) u64);
 
-/// One end of one connection, as its client names it.
+/// One endpoint of one connection, as its client names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Party {
     pub(crate) client: ClientId,
@@ -31,8 +31,8 @@ pub(crate) struct Offer {
     pub(crate) due: Instant,
 }
 
-/// Programs that mean to share offer both ends within some milliseconds of each other. After this long
-/// the user of an offer's peer is reported to its client.
+/// Programs that share offer both endpoints within some milliseconds of each other. After
+/// this long the user of an offer's peer is reported to its client.
 const ALONE_AFTER: Duration = Duration::from_millis(100);
 
 impl Offer {
@@ -44,9 +44,9 @@ impl Offer {
 
 /// What is due.
 pub(crate) enum Due<'a> {
-    /// An offer has no mirror so far, and goes on waiting.
+    /// An offer without a mirror so far, which continues to wait.
     Alone(&'a Offer),
-    /// It has waited long enough, and was taken out.
+    /// It has waited long enough, and was removed.
     Expired(Offer),
 }
 
@@ -59,8 +59,9 @@ impl Due<'_> {
     }
 }
 
-/// Where one end of a connection is, seen from outside: two sockets of one namespace have
-/// the same place only if one of them is gone, or they are bound to different interfaces.
+/// The place of one endpoint of a connection, as seen by the peer: two sockets of one
+/// namespace have the same place only if one of them is gone, or they are bound to
+/// different interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     namespace: u64,
@@ -70,15 +71,20 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn of(end: &End) -> Place {
-        Place { namespace: end.namespace, interface: end.interface, local: end.local, peer: end.peer }
+    pub(crate) fn of(endpoint: &Endpoint) -> Place {
+        Place {
+            namespace: endpoint.namespace,
+            interface: endpoint.interface,
+            local: endpoint.local,
+            peer: endpoint.peer,
+        }
     }
 
     pub(crate) fn mirrored(self) -> Place {
         Place { local: self.peer, peer: self.local, ..self }
     }
 
-    /// The one of both ends' places that stands for their connection.
+    /// The one of both endpoints' places that stands for their connection.
     fn of_connection(self) -> Place {
         self.min(self.mirrored())
     }
@@ -90,7 +96,8 @@ pub(crate) struct Offers {
     waiting: HashMap<Place, Offer>,
     /// The same offers in the order in which they are due.
     expiry: BTreeSet<(Instant, Party, Place)>,
-    /// Connections both of whose offers wait, since a client could not be told: who, and in which order.
+    /// Connections whose two offers both wait for a client with a full socket, by client
+    /// and order.
     held_up: BTreeMap<(ClientId, u64), Place>,
     /// The same by connection.
     turns: HashMap<Place, (ClientId, u64)>,
@@ -103,31 +110,31 @@ impl Offers {
         self.waiting.len()
     }
 
-    /// Takes out the offer of the other end.
-    pub(crate) fn take_mirror(&mut self, end: &End) -> Option<Offer> {
-        self.remove(Place::of(end).mirrored())
+    /// Removes the offer of the other endpoint.
+    pub(crate) fn take_mirror(&mut self, endpoint: &Endpoint) -> Option<Offer> {
+        self.remove(Place::of(endpoint).mirrored())
     }
 
-    /// The offer of the same end, or of an earlier connection's in its place.
-    pub(crate) fn same(&self, end: &End) -> Option<&Offer> {
-        self.waiting.get(&Place::of(end))
+    /// The offer of the same endpoint, or of an earlier connection's in its place.
+    pub(crate) fn same(&self, endpoint: &Endpoint) -> Option<&Offer> {
+        self.waiting.get(&Place::of(endpoint))
     }
 
-    /// Takes that out.
-    pub(crate) fn take_same(&mut self, end: &End) -> Option<Offer> {
-        self.remove(Place::of(end))
+    /// Removes that.
+    pub(crate) fn take_same(&mut self, endpoint: &Endpoint) -> Option<Offer> {
+        self.remove(Place::of(endpoint))
     }
 
-    /// Takes out a client's offer.
-    pub(crate) fn take(&mut self, end: &End, party: Party) -> Option<Offer> {
-        let place = Place::of(end);
+    /// Removes a client's offer.
+    pub(crate) fn take(&mut self, endpoint: &Endpoint, party: Party) -> Option<Offer> {
+        let place = Place::of(endpoint);
         if self.waiting.get(&place)?.party != party {
             return None;
         }
         self.remove(place)
     }
 
-    /// What is due of the offer that is the first.
+    /// What is due for the first offer.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Due<'_>> {
         let first = self.expiry.first().copied()?;
         let (due, party, place) = first;
@@ -146,22 +153,22 @@ impl Offers {
         }
     }
 
-    /// Takes out any offer.
+    /// Removes any offer.
     pub(crate) fn take_any(&mut self) -> Option<Offer> {
         let (.., place) = self.expiry.first().copied()?;
         self.remove(place)
     }
 
-    /// Lets an offer wait, in a place that is free.
+    /// Adds a waiting offer, in a free place.
     pub(crate) fn wait(&mut self, offer: Offer) {
-        let place = Place::of(&offer.verified.end);
+        let place = Place::of(&offer.verified.endpoint);
         self.expiry.insert((offer.due, offer.party, place));
         self.waiting.insert(place, offer);
     }
 
-    /// Both offers of an end's connection wait until a client has room.
-    pub(crate) fn hold_up(&mut self, end: &End, client: ClientId) {
-        let connection = Place::of(end).of_connection();
+    /// Both offers of an endpoint's connection wait until a client has room.
+    pub(crate) fn hold_up(&mut self, endpoint: &Endpoint, client: ClientId) {
+        let connection = Place::of(endpoint).of_connection();
         let turn = (client, self.next_turn);
         self.next_turn += 1;
         self.held_up.insert(turn, connection);
@@ -173,10 +180,11 @@ impl Offers {
         self.first_held_up(client).is_some()
     }
 
-    /// Takes out the offers of the connection that has waited longest for a client to have room.
+    /// Removes the offers of the connection that has waited longest for a client to have
+    /// room.
     pub(crate) fn take_held_up(&mut self, client: ClientId) -> Option<[Offer; 2]> {
         let connection = self.first_held_up(client)?;
-        // Both wait: whoever takes one of them out ends the turn.
+        // Both wait: the removal of one of them ends the turn.
         Some([self.remove(connection)?, self.remove(connection.mirrored())?])
     }
 

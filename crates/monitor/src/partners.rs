@@ -1,4 +1,4 @@
-//! What a policy comes to for the programs of one user, as far as users alone decide: for
+//! The effect of a policy on the programs of one user, as far as users alone decide: for
 //! people, who ask before there is a connection.
 
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ enum Side<'a> {
 }
 
 impl Policy {
-    /// What it allows the programs of `user` under a monitor of the user `monitor`. Namespaces
-    /// (root's own monitor) are taken to be the same.
+    /// The users that it lets programs of `user` share with, under a monitor of the user
+    /// `monitor`. Namespaces (root's own monitor) are assumed to be the same.
     fn partners(&self, monitor: u32, user: u32) -> Partners {
         let mut found = Partners::default();
         if self.same_user.unwrap_or(user == monitor) {
@@ -47,7 +47,7 @@ impl Policy {
             match other {
                 Some(Side::Any) => (found.everybody, found.users) = (false, BTreeSet::new()),
                 Some(Side::Users(users)) => {
-                    // Everybody but these can be said by the rule alone.
+                    // "Everybody but these" cannot be listed: it counts as conditional.
                     found.conditional += usize::from(found.everybody);
                     found.users.retain(|user| !users.contains(user));
                 }
@@ -71,7 +71,8 @@ impl Policy {
 }
 
 impl Rule {
-    /// The sides that this user may meet by the rule; `None` for one that depends on more.
+    /// The sides that this user may share with by the rule; `None` for one that depends
+    /// on more.
     fn others(&self, user: u32) -> impl Iterator<Item = Option<Side<'_>>> {
         let plain = self.ports.is_none()
             && self.addresses.is_none()

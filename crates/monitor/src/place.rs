@@ -1,5 +1,5 @@
-//! The path of a socket of ours: made where nothing is, taken over from the dead, and
-//! removed with us.
+//! The path of a socket of ours: made where nothing is, taken over from a dead program,
+//! and removed with us.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -13,16 +13,16 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// place.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Taken {
-    /// A socket of our kind, at which somebody listens.
+    /// A socket of our kind, at which a program listens.
     #[error("another program listens there (stop it first)")]
     Living,
-    /// connect(2) says EPROTOTYPE: somebody has a socket of another kind there.
+    /// connect(2) returns EPROTOTYPE: another program has a socket of another kind there.
     #[error("another program has a socket of another kind there (stop it first)")]
     OtherKind,
     /// Not a socket.
     #[error("a {0} is there already, which is not replaced (remove it if nobody needs it)")]
     NotSocket(&'static str),
-    /// Nobody listens, but it is somebody else's.
+    /// No program listens, but it is another user's.
     #[error("a socket of the user {0} is there already (let that user or root remove it)")]
     Strangers(u32),
     /// lstat(2), connect(2), unlink(2) or bind(2).
@@ -39,8 +39,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Binds a socket by `bind`, which fails with EADDRINUSE where something is. That is
-    /// replaced if it is a socket of ours, or we are root, and `kind` of socket finds
-    /// nobody listening at it (ECONNREFUSED).
+    /// replaced if it is a socket of ours, or we are root, and a `kind` of socket finds
+    /// no listener at it (ECONNREFUSED).
     pub(crate) fn bind<S>(
         path: &Path,
         kind: SocketType,
@@ -94,7 +94,7 @@ fn remove_dead(path: &Path, kind: SocketType) -> Result<(), Taken> {
     }
     match connect(path, kind).map_err(|error| error.raw_os_error()) {
         Err(Some(libc::ECONNREFUSED)) => {}
-        // A full backlog is somebody's.
+        // A full backlog has an owner.
         Ok(_) | Err(Some(libc::EAGAIN)) => return Err(Taken::Living),
         Err(Some(libc::EPROTOTYPE)) => return Err(Taken::OtherKind),
         Err(Some(libc::ENOENT)) => return Ok(()),
@@ -104,7 +104,7 @@ fn remove_dead(path: &Path, kind: SocketType) -> Result<(), Taken> {
     if !user.is_root() && user.as_raw() != found.uid() {
         return Err(Taken::Strangers(found.uid()));
     }
-    // Somebody may have made a new one in this moment.
+    // Another program may have made a new one in this moment.
     if fs::symlink_metadata(path).is_ok_and(|again| identity(&again) != identity(&found)) {
         return Err(Taken::Living);
     }

@@ -1,4 +1,4 @@
-//! The policy file: its keys, and what they may say.
+//! The policy file: its keys, and their values.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ pub enum PolicyError {
         #[source]
         cause: io::Error,
     },
-    /// The file says what no policy can say; the cause shows the line.
+    /// The file is not a policy; the cause shows the line.
     #[error(
         "{path}: {cause}\nThe keys and their values are listed in docs/monitor.md; correct the line above, or remove it."
     )]
@@ -41,9 +41,9 @@ pub enum PolicyError {
         path: PathBuf,
         /// Which.
         key: &'static str,
-        /// What it says.
+        /// Its value.
         value: u64,
-        /// What it may say.
+        /// Its range.
         remedy: &'static str,
     },
 }
@@ -57,7 +57,7 @@ pub struct Policy {
     pub(crate) same_user: Option<bool>,
     pub(crate) allow: Vec<Rule>,
     pub(crate) deny: Vec<Rule>,
-    /// How much of everything.
+    /// Bounds.
     pub limits: Limits,
 }
 
@@ -65,11 +65,11 @@ pub struct Policy {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Bytes of each segment.
+    /// Bytes of each region.
     pub segment_size: u32,
-    /// Segments that one user's programs may hold.
+    /// Regions that one user's programs may hold.
     pub segments_per_user: u64,
-    /// Bytes of all their segments.
+    /// Bytes of all their regions.
     pub bytes_per_user: u64,
     /// Offers of one client that may wait.
     pub waiting_per_client: u64,
@@ -81,7 +81,7 @@ pub struct Limits {
     pub clients_per_user: u64,
     /// Clients of all users.
     pub clients: u64,
-    /// Milliseconds that an offer waits for the other end's.
+    /// Milliseconds that an offer waits for the other endpoint's.
     pub offer_expires_ms: u32,
     /// The same for offers from another network namespace, whose descriptor the monitor
     /// has to keep meanwhile.

@@ -15,7 +15,7 @@ pub(crate) struct PolicyFile {
     path: PathBuf,
     /// While there is no such file, the policy is the built-in one.
     optional: bool,
-    /// What was there before the last reading.
+    /// State of the file before the last reading.
     seen: Option<Stamp>,
 }
 
@@ -29,7 +29,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// What lets programs of two users share. `megapipe setup` writes the usual file alone.
+    /// A change that lets programs of two users share. `megapipe setup` writes the usual
+    /// file alone.
     pub(crate) fn remedy(&self, one: u32, other: u32) -> String {
         match &self.path {
             Some(path) if path != Path::new(POLICY_FILE) => {

@@ -1,4 +1,4 @@
-//! What the kernel says of a process that connected.
+//! The kernel's account of a process that connected.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Reads them. What cannot be read is taken for the worse.
+    /// Reads them. Assumes the worse of what cannot be read.
     pub(crate) fn new() -> Strangers {
         const USUAL: u32 = 65_534;
         let number = |kind: &str| {
@@ -32,11 +32,11 @@ impl Strangers {
         Strangers { uid: number("uid"), gid: number("gid") }
     }
 
-    /// The program at the other end, as a policy knows it.
+    /// The program that connected, as a policy describes it.
     ///
     /// # Errors
     ///
-    /// Its user or group cannot be told from others.
+    /// Its user or group cannot be distinguished from others.
     pub(crate) fn subject(&self, socket: BorrowedFd<'_>, peer: Credentials) -> io::Result<Subject> {
         if self.uid == Some(peer.uid) || self.gid == Some(peer.gid) {
             return Err(io::Error::other("its user or group is not of this user namespace"));
@@ -50,15 +50,15 @@ impl Strangers {
 /// What is read of the process that connected, in its directory of /proc; `None` if it is gone.
 fn of_process<T>(socket: BorrowedFd<'_>, pid: u32, read: impl FnOnce(&Path) -> Option<T>) -> Option<T> {
     let process = packet::process(socket);
-    // Its numbers are those of another PID namespace where /proc is.
+    // /proc may be of another PID namespace, with other numbers.
     if fs::read_link("/proc/self").ok()? != Path::new(&std::process::id().to_string()) {
         return None;
     }
     let found = read(Path::new(&format!("/proc/{pid}")))?;
     match process {
-        // Until now nobody else can have had its number.
+        // Until now no other process can have had its number.
         Ok(process) if packet::is_alive(process.as_fd()) => Some(found),
-        // Before Linux 6.5 the number is all there is.
+        // Before Linux 6.5 there is only the number.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Some(found),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Handing out the metrics: a few short HTTP answers, on a UNIX socket or a loopback port.
+//! Serves the metrics: a few short HTTP answers, on a UNIX socket or a loopback port.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,14 +15,14 @@ use rustix::net::SocketType;
 use crate::http::{self, Question};
 use crate::place::{Place, Taken};
 
-/// Askers at one time; more wait in the backlog.
+/// Clients at one time; more wait in the backlog.
 const MOST_ASKERS: usize = 16;
-/// Bytes of a question.
+/// Bytes of a request.
 const LONGEST_QUESTION: usize = 8192;
-/// How long an asker may take for all of it.
+/// How long a client may take for all of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where the metrics are to be had.
+/// The address of the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// A port of a loopback address.
@@ -73,10 +73,10 @@ struct Asker {
     until: Instant,
     question: Vec<u8>,
     answer: Vec<u8>,
-    said: usize,
+    written: usize,
 }
 
-/// Those who ask for metrics.
+/// The listener and its clients.
 pub(crate) struct Scrape {
     listening: Listening,
     /// Of a UNIX socket; removed with this.
@@ -114,8 +114,8 @@ impl Scrape {
         }
     }
 
-    /// Takes one asker: its number and descriptor, to be waited for. `None` if there is
-    /// none, or no room: those who have waited longest make room in time.
+    /// Accepts one client: its number and descriptor, to be waited for. `None` if there
+    /// is none, or no room: the oldest ones make room in time.
     pub(crate) fn accept(&mut self, now: Instant) -> io::Result<Option<(u64, BorrowedFd<'_>)>> {
         let accepted = match &self.listening {
             Listening::Port(listener) => listener.accept().and_then(|(stream, _)| {
@@ -140,12 +140,12 @@ impl Scrape {
         let number = self.next;
         self.next += 1;
         let asker =
-            Asker { stream, until: now + PATIENCE, question: Vec::new(), answer: Vec::new(), said: 0 };
+            Asker { stream, until: now + PATIENCE, question: Vec::new(), answer: Vec::new(), written: 0 };
         let asker = self.askers.entry(number).or_insert(asker);
         Ok(Some((number, asker.stream.as_fd())))
     }
 
-    /// Goes on with one asker; `text` is asked for at the end of a question. Returns its
+    /// Serves one client; `text` is called at the end of its request. Returns its
     /// descriptor if it has to be waited for until it has room.
     pub(crate) fn go_on(&mut self, number: u64, text: impl FnOnce() -> String) -> Option<BorrowedFd<'_>> {
         let asker = self.askers.get_mut(&number)?;
@@ -161,7 +161,7 @@ impl Scrape {
         }
     }
 
-    /// Lets go of those who take too long; returns when to look again.
+    /// Drops clients that take too long; returns when to call again.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
         self.askers.retain(|_, asker| asker.until > now);
         self.askers.values().map(|asker| asker.until).min()
@@ -169,7 +169,7 @@ impl Scrape {
 }
 
 impl Asker {
-    /// True if all is said.
+    /// True if all is written.
     fn go_on(&mut self, text: impl FnOnce() -> String) -> io::Result<bool> {
         let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if self.answer.is_empty() {
@@ -190,10 +190,10 @@ impl Asker {
                 }
             };
         }
-        while self.said < self.answer.len() {
-            match self.stream.write(&self.answer[self.said..]) {
+        while self.written < self.answer.len() {
+            match self.stream.write(&self.answer[self.written..]) {
                 Ok(0) => return Ok(true),
-                Ok(count) => self.said += count,
+                Ok(count) => self.written += count,
                 Err(error) if waits(&error) => return Ok(false),
                 Err(error) => return Err(error),
             }

@@ -1,4 +1,4 @@
-//! The event loop: who is connected, what arrives, what is due, and when it ends.
+//! The event loop: clients, messages, deadlines, and the end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use sys::{packet, signals};
 use crate::client::Client;
 use crate::closing::{Closers, Foreign};
 use crate::listener::Listener;
-use crate::meeting::Meeting;
+use crate::matcher::Matcher;
 use crate::offers::ClientId;
 use crate::policy::{Policy, PolicyError};
 use crate::policy_file::PolicyFile;
@@ -23,21 +23,21 @@ use crate::process::Strangers;
 use crate::scrape::{MetricsAddress, Scrape};
 use crate::succession::Succession;
 
-/// Messages of one client, or connections, that are looked at before the next is served.
+/// Messages of one client, or connections, that are handled before the next is served.
 const TURN: usize = 16;
 /// How long a client may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How long the monitor does not accept after it ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What an event is about: one of these, or a client or asker by number.
+/// The subject of an event: one of these, or a client by number.
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const SCRAPE: u64 = 2;
 const ROOM: u64 = 3;
 const SUCCESSION: u64 = 4;
 const FIRST_CLIENT: u64 = 16;
-/// Set in the numbers of those who ask for metrics.
+/// Set in the numbers of clients of the metrics.
 const ASKER: u64 = 1 << 63;
 
 /// How a monitor runs.
@@ -47,12 +47,13 @@ pub struct Options {
     pub policy: Option<PathBuf>,
     /// The file of `policy` may be missing; the built-in policy holds then.
     pub policy_optional: bool,
-    /// Where metrics are to be had; `None`: nowhere.
+    /// Where metrics are served; `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
     /// Ends by itself; `None`: stays.
     pub on_demand: Option<OnDemand>,
-    /// Takes the process's signals: SIGTERM and SIGINT end the monitor, SIGHUP reads the policy again. For a process
-    /// that is a monitor and nothing else: the signals no longer reach whoever else waits for them.
+    /// Takes the process's signals: SIGTERM and SIGINT end the monitor, SIGHUP reads the
+    /// policy again. For a process that is a monitor and nothing else: no other thread
+    /// can wait for these signals any more.
     pub signals: bool,
     /// Two users may wake each other by message queues, which this process makes. Its IPC namespace has to be its own
     /// (ipc_namespaces(7)): a process that reads the directory of one (/dev/mqueue) can hold up those that make queues there for as
@@ -60,12 +61,13 @@ pub struct Options {
     pub queues: bool,
 }
 
-/// How a monitor runs that nobody manages: it ends when it is not needed any more.
+/// How an unmanaged monitor runs: it ends when it is not needed any more.
 #[derive(Clone, Debug)]
 pub struct OnDemand {
     /// It ends when it has had no client for this long, or when its executable was replaced.
     pub linger: Duration,
-    /// It ends when a monitor answers there, too: where its clients search first.
+    /// It ends when a monitor answers there, too: the place where its clients search
+    /// first.
     pub gives_way_to: Option<Place>,
 }
 
@@ -84,7 +86,7 @@ pub enum RunError {
         #[source]
         cause: io::Error,
     },
-    /// The system lacks what every monitor needs.
+    /// A system call failed that every monitor needs.
     #[error("the monitor cannot run: {what} failed: {cause}")]
     System {
         /// Which call.
@@ -110,11 +112,12 @@ pub struct Monitor {
     scrape: Option<Scrape>,
     strangers: Strangers,
     closers: Closers,
-    meeting: Meeting,
-    /// Clients that are not read, since too much that their users sent is unclosed.
+    matcher: Matcher,
+    /// Clients that are not read, since too many descriptors that their users sent are
+    /// unclosed.
     full: Vec<ClientId>,
     next_client: u64,
-    /// Those who have not said hello, in the order in which they came.
+    /// Clients without a hello, in the order in which they connected.
     ungreeted: VecDeque<(Instant, ClientId)>,
     /// Accepting goes on then.
     paused_until: Option<Instant>,
@@ -142,7 +145,8 @@ impl Monitor {
             ),
         };
         let set = Set::new().map_err(system("epoll_create1"))?;
-        // A segment beyond the limit on the size of files (setrlimit(2)) is refused, and ends nobody.
+        // A region beyond the limit on the size of files (setrlimit(2)) is refused, and
+        // ends no process.
         let watched = [libc::SIGXFSZ, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
         let watched = if options.signals { &watched[..] } else { &watched[..1] };
         let signals = signals::redirect(watched).map_err(system("signalfd"))?;
@@ -152,9 +156,9 @@ impl Monitor {
             set.add(scrape.fd(), epoll::IN, SCRAPE).map_err(system("epoll_ctl"))?;
         }
         let closers = Closers::new().map_err(system("eventfd"))?;
-        // By its edges nobody has to read it.
+        // Edge-triggered: it need not be read.
         set.add(closers.room(), epoll::IN | epoll::EDGES, ROOM).map_err(system("epoll_ctl"))?;
-        let meeting = Meeting::new(policy, source, options.queues, now).map_err(system("sock_diag"))?;
+        let matcher = Matcher::new(policy, source, options.queues, now).map_err(system("sock_diag"))?;
         let succession = options.on_demand.as_ref().map(|of| Succession::watch(of.gives_way_to.clone()));
         let succession = succession.transpose().map_err(system("clone"))?;
         if let Some(succession) = &succession {
@@ -170,7 +174,7 @@ impl Monitor {
             scrape,
             strangers: Strangers::new(),
             closers,
-            meeting,
+            matcher,
             full: Vec::new(),
             next_client: FIRST_CLIENT,
             ungreeted: VecDeque::new(),
@@ -179,7 +183,7 @@ impl Monitor {
         })
     }
 
-    /// Serves until a signal that it takes says to end, or nobody needs it any more.
+    /// Serves until a signal ends it, or it is not needed any more.
     ///
     /// # Errors
     ///
@@ -205,13 +209,13 @@ impl Monitor {
                     SCRAPE => self.accept_asker(now),
                     ROOM => self.serve_again(now),
                     SUCCESSION => {
-                        self.meeting.shut_down(now);
+                        self.matcher.shut_down(now);
                         return Ok(());
                     }
                     number if number & ASKER != 0 => self.answer_asker(number & !ASKER),
                     number => self.serve(ClientId(number), event.readiness(), now),
                 }
-                self.look_after();
+                self.check_stalled();
             }
         }
     }
@@ -219,10 +223,10 @@ impl Monitor {
     /// Does what is due, and returns how long there is nothing else to do (`Some(None)`:
     /// for ever). `None`: the monitor ends.
     fn due(&mut self, now: Instant) -> Result<Option<Option<Duration>>, RunError> {
-        self.meeting.expire(now);
+        self.matcher.expire(now);
         self.answer_examined(now);
         while let Some((until, id)) = self.ungreeted.front().copied() {
-            let waits = self.meeting.clients.get(&id).is_some_and(|client| client.greeted.is_none());
+            let waits = self.matcher.clients.get(&id).is_some_and(|client| client.greeted.is_none());
             if waits && until > now {
                 break;
             }
@@ -242,13 +246,13 @@ impl Monitor {
                 tracing::error!(%error, "clients can no longer be accepted; restart the monitor");
             }
         }
-        self.look_after();
+        self.check_stalled();
         let ends = self.on_demand.as_ref().map(|options| self.alone_since + options.linger);
-        if self.meeting.clients.is_empty() && ends.is_some_and(|ends| ends <= now) {
-            // Whoever has come in this moment still waits at the door.
+        if self.matcher.clients.is_empty() && ends.is_some_and(|ends| ends <= now) {
+            // A client that connected in this moment is still in the backlog.
             self.accept(now)?;
         }
-        if !self.meeting.clients.is_empty() {
+        if !self.matcher.clients.is_empty() {
             self.alone_since = now;
         }
         let ends = self.on_demand.as_ref().map(|options| self.alone_since + options.linger);
@@ -258,12 +262,12 @@ impl Monitor {
         }
         let times = [
             self.closers.tend(now),
-            self.meeting.next_expiry(),
-            self.meeting.examined.next_due(),
+            self.matcher.next_expiry(),
+            self.matcher.examined.next_due(),
             self.ungreeted.front().map(|(until, _)| *until),
             self.paused_until,
             self.scrape.as_mut().and_then(|scrape| scrape.expire(now)),
-            ends.filter(|_| self.meeting.clients.is_empty()),
+            ends.filter(|_| self.matcher.clients.is_empty()),
         ];
         Ok(Some(times.into_iter().flatten().min().map(|time| time.saturating_duration_since(now))))
     }
@@ -288,7 +292,7 @@ impl Monitor {
             }
             let id = ClientId(self.next_client);
             self.next_client += 1;
-            let limits = &self.meeting.policy().limits;
+            let limits = &self.matcher.policy().limits;
             let client = match Client::new(socket, &self.strangers, &mut self.closers, limits, now) {
                 Ok(client) => client,
                 Err(error) => {
@@ -296,39 +300,39 @@ impl Monitor {
                     continue;
                 }
             };
-            if !self.meeting.enter(id, client) {
+            if !self.matcher.add_client(id, client) {
                 continue;
             }
             self.ungreeted.push_back((now + HELLO_WITHIN, id));
             self.alone_since = now;
-            let Some(client) = self.meeting.clients.get(&id) else { continue };
+            let Some(client) = self.matcher.clients.get(&id) else { continue };
             if let Err(error) = self.set.add(client.socket.as_fd(), epoll::IN, id.0) {
                 tracing::warn!(%error, "disconnected a client that epoll cannot watch");
-                self.meeting.leave(id);
+                self.matcher.remove_client(id);
             }
         }
         Ok(())
     }
 
-    /// Reads from a client: as much as is its turn, and only while it reads what it is told.
+    /// Reads from a client: as much as is its turn, and only while it reads its messages.
     fn serve(&mut self, id: ClientId, readiness: u32, now: Instant) {
         if readiness & (epoll::HANG_UP | epoll::ERROR) != 0 {
             return self.remove(id);
         }
         if readiness & epoll::OUT != 0 {
-            let Some(client) = self.meeting.clients.get_mut(&id) else { return };
+            let Some(client) = self.matcher.clients.get_mut(&id) else { return };
             if !client.flush() {
                 return self.remove(id);
             }
-            self.meeting.go_on(id, TURN, now);
+            self.matcher.go_on(id, TURN, now);
             self.watch(id);
         }
         let mut bytes = [0; MOST_BYTES];
         for _ in 0..TURN {
-            let Some(client) = self.meeting.clients.get(&id).filter(|client| !client.is_stalled()) else {
+            let Some(client) = self.matcher.clients.get(&id).filter(|client| !client.is_stalled()) else {
                 return;
             };
-            if self.meeting.examined.is_full(id) || client.socket.closer().is_full() {
+            if self.matcher.examined.is_full(id) || client.socket.closer().is_full() {
                 return self.watch(id);
             }
             let received = match packet::receive_from(client.socket.as_fd(), &mut bytes) {
@@ -345,7 +349,7 @@ impl Monitor {
             let [descriptor, second, _rest @ ..] = received.descriptors.map(|fd| fd.map(own));
             let _excess: Vec<Foreign> = received.excess.into_iter().map(own).collect();
             if !is_sender {
-                return self.part_from(id, received.sender);
+                return self.reject_sender(id, received.sender);
             }
             // A descriptor that found no room in this process is not its sender's fault.
             let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
@@ -353,10 +357,10 @@ impl Monitor {
             // Its answer is work enough for one turn.
             let asked = matches!(decoded, Ok(ClientMessage::Query { .. } | ClientMessage::AskPolicy { .. }));
             let outcome = match decoded {
-                Ok(ClientMessage::Offer { token }) if lost => self.meeting.hear_lost(id, token, now),
+                Ok(ClientMessage::Offer { token }) if lost => self.matcher.receive_lost(id, token, now),
                 Ok(ClientMessage::Decline { .. }) if lost => Ok(()),
                 Ok(_) if received.truncated || second.is_some() => Err("too many descriptors"),
-                Ok(message) => self.meeting.hear(id, message, descriptor, now),
+                Ok(message) => self.matcher.receive(id, message, descriptor, now),
                 Err(error) => {
                     return self.cut_off(id, &error.to_string());
                 }
@@ -370,10 +374,11 @@ impl Monitor {
         }
     }
 
-    /// A message came from another process or user than the one that connected. The client
-    /// connects anew as what it is now; what was promoted lives on.
-    fn part_from(&mut self, id: ClientId, sender: Option<Credentials>) {
-        if let Some(client) = self.meeting.clients.get(&id) {
+    /// A message came from another process or user than the one that connected:
+    /// disconnects the client. It connects anew with its present user; promoted
+    /// connections live on.
+    fn reject_sender(&mut self, id: ClientId, sender: Option<Credentials>) {
+        if let Some(client) = self.matcher.clients.get(&id) {
             tracing::info!(
                 client = id.0,
                 uid = client.subject.uid,
@@ -387,9 +392,9 @@ impl Monitor {
     }
 
     fn cut_off(&mut self, id: ClientId, breach: &str) {
-        self.meeting.metrics.protocol_errors.inc();
-        self.meeting.metrics.refused(Reason::Version);
-        if let Some(client) = self.meeting.clients.get_mut(&id) {
+        self.matcher.metrics.protocol_errors.inc();
+        self.matcher.metrics.refused(Reason::Version);
+        if let Some(client) = self.matcher.clients.get_mut(&id) {
             tracing::warn!(
                 client = id.0,
                 uid = client.subject.uid,
@@ -398,22 +403,22 @@ impl Monitor {
                 breach,
                 "disconnected a client that broke the protocol"
             );
-            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Version });
+            client.send(MonitorMessage::Refuse { token: None, reason: Reason::Version });
         }
         self.remove(id);
     }
 
     fn remove(&mut self, id: ClientId) {
         // It is closed later, and by another thread.
-        if let Some(client) = self.meeting.clients.get(&id)
+        if let Some(client) = self.matcher.clients.get(&id)
             && let Err(error) = self.set.remove(client.socket.as_fd())
         {
             tracing::error!(%error, client = id.0, "a client that is gone cannot be removed from the epoll set");
         }
-        self.meeting.leave(id);
+        self.matcher.remove_client(id);
     }
 
-    /// Descriptors were closed: reads again from clients that waited for it.
+    /// Descriptors were closed: reads again from clients that had to wait for it.
     fn serve_again(&mut self, now: Instant) {
         for id in std::mem::take(&mut self.full) {
             self.watch(id);
@@ -422,16 +427,16 @@ impl Monitor {
     }
 
     fn answer_examined(&mut self, now: Instant) {
-        for id in self.meeting.answer_examined(now) {
+        for id in self.matcher.answer_examined(now) {
             self.watch(id);
         }
     }
 
-    /// Waits for those who do not read to have room, and lets go of those who are gone or
-    /// were turned away.
-    fn look_after(&mut self) {
-        for id in self.meeting.take_unwell() {
-            let Some(client) = self.meeting.clients.get_mut(&id) else { continue };
+    /// Waits until clients that do not read have room, and drops those that are gone or
+    /// were refused.
+    fn check_stalled(&mut self) {
+        for id in self.matcher.take_stalled() {
+            let Some(client) = self.matcher.clients.get_mut(&id) else { continue };
             if client.greeted.is_none() || !client.flush() {
                 self.remove(id);
             } else {
@@ -441,7 +446,7 @@ impl Monitor {
     }
 
     fn watch(&mut self, id: ClientId) {
-        let Some(client) = self.meeting.clients.get(&id) else { return };
+        let Some(client) = self.matcher.clients.get(&id) else { return };
         let interest = match client.is_stalled() {
             true => epoll::OUT,
             false if client.socket.closer().is_full() => {
@@ -449,8 +454,8 @@ impl Monitor {
                 0
             }
             false => {
-                let reads = if self.meeting.examined.is_full(id) { 0 } else { epoll::IN };
-                reads | if self.meeting.is_waited_for(id) { epoll::OUT } else { 0 }
+                let reads = if self.matcher.examined.is_full(id) { 0 } else { epoll::IN };
+                reads | if self.matcher.is_waited_for(id) { epoll::OUT } else { 0 }
             }
         };
         if let Err(error) = self.set.modify(client.socket.as_fd(), interest, id.0) {
@@ -468,7 +473,7 @@ impl Monitor {
                 libc::SIGXFSZ => continue,
                 _ => {
                     tracing::info!(signal, "the monitor ends");
-                    self.meeting.shut_down(now);
+                    self.matcher.shut_down(now);
                     return Ok(true);
                 }
             }
@@ -483,15 +488,15 @@ impl Monitor {
             return tracing::info!("there is no policy file to read again");
         };
         let outcome = file.load();
-        self.meeting.metrics.reloaded(outcome.is_ok());
+        self.matcher.metrics.reloaded(outcome.is_ok());
         match outcome {
             Ok(policy) => {
                 tracing::info!(path = %file.path().display(), "the policy was read again");
-                self.meeting.set_policy(policy, file.source());
+                self.matcher.set_policy(policy, file.source());
             }
             Err(error) => {
                 tracing::error!(%error, "the policy stays as it was");
-                self.meeting.policy_source.outdated = true;
+                self.matcher.policy_source.outdated = true;
             }
         }
     }
@@ -513,8 +518,8 @@ impl Monitor {
 
     fn answer_asker(&mut self, number: u64) {
         let Some(scrape) = &mut self.scrape else { return };
-        let meeting = &self.meeting;
-        if let Some(asker) = scrape.go_on(number, || meeting.metrics_text())
+        let matcher = &self.matcher;
+        if let Some(asker) = scrape.go_on(number, || matcher.metrics_text())
             && let Err(error) = self.set.modify(asker, epoll::OUT, ASKER | number)
         {
             tracing::warn!(%error, "disconnected a reader of metrics that epoll cannot watch");

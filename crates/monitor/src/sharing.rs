@@ -1,14 +1,14 @@
-//! Who shares memory with whom, decided by what the kernel says of two programs and their
-//! connection:
+//! Which programs share memory, decided by what the kernel reports of two programs and
+//! their connection:
 //!
-//! 1. If a `deny` rule matches, they do not share. Otherwise, if an `allow` rule matches, they
-//!    do.
-//! 2. `same_user = true`: two programs of one user share, root's included, wherever they run.
-//!    `same_user = false`: they do not.
-//! 3. Without that key: the programs of the monitor's own user share, those of no other. If that
-//!    is root, both must be in the monitor's user namespace and their connection in its network
-//!    namespace, since root of a container is not root of the host. What cannot be read is
-//!    another namespace.
+//! 1. If a `deny` rule matches, they do not share. Otherwise, if an `allow` rule matches,
+//!    they do.
+//! 2. `same_user = true`: two programs of one user share, root's included, wherever they
+//!    run. `same_user = false`: they do not.
+//! 3. Without that key: the programs of the monitor's own user share, those of no other.
+//!    If that is root, both must be in the monitor's user namespace and their connection in
+//!    its network namespace, since root of a container is not root of the host. What cannot
+//!    be read is another namespace.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use promote::Reason;
 
 use crate::policy::{ControlGroup, Policy, Rule, Who};
 
-/// What the kernel says of a program that offers.
+/// The kernel's account of a program that offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// User, real and effective.
@@ -29,7 +29,7 @@ pub(crate) struct Subject {
     pub(crate) in_user_namespace: bool,
 }
 
-/// What the kernel says of a connection.
+/// The kernel's account of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
     pub(crate) addresses: [SocketAddr; 2],
@@ -68,9 +68,9 @@ pub(crate) fn permits(
     }
 }
 
-/// Whether a program may share with some program of another user, or what stands between them. No
-/// more is known of that program: in `allow` a condition on its group or control group counts as
-/// met, in `deny` as not met.
+/// Whether a program may share with some program of another user, or what prevents it.
+/// Only the user of that program is known: in `allow` a condition on its group or control
+/// group counts as met, in `deny` as not met.
 pub(crate) fn may_permit(
     policy: &Policy,
     own: &Subject,

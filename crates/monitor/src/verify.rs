@@ -1,25 +1,25 @@
-//! What the kernel says of an offered descriptor, and whether it still says so when the
-//! offer is matched.
+//! The kernel's account of an offered descriptor, verified again when the offer is
+//! matched.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use promote::Reason;
 use sys::socket_diag::SocketDiag;
-use sys::tcp::{self, ESTABLISHED, End, NotAnEnd};
+use sys::tcp::{self, ESTABLISHED, Endpoint, NotAnEndpoint};
 
 use crate::closing::{Closed, Foreign};
 
-/// An offered end, as far as the monitor keeps hold of it.
+/// An offered endpoint, as far as the monitor keeps it.
 #[derive(Debug)]
 pub(crate) struct Verified {
-    /// What the kernel said.
-    pub(crate) end: End,
+    /// The kernel's account.
+    pub(crate) endpoint: Endpoint,
     /// Only of a namespace where the monitor cannot ask by cookie: the descriptor.
     kept: Option<Foreign>,
 }
 
-/// What an offered descriptor is found to be.
+/// The result of verifying an offered descriptor.
 pub(crate) type Outcome = Result<Verified, Reason>;
 
 /// Asks the kernel.
@@ -32,32 +32,38 @@ impl Verifier {
         Ok(Verifier { diag: SocketDiag::new()? })
     }
 
-    /// Looks at what was offered, and begins to close it: only of a namespace that is not the monitor's own it is kept.
+    /// Verifies an offered descriptor, and begins to close it. It is kept only if it is
+    /// of another namespace than the monitor's.
     pub(crate) fn examine(&self, descriptor: Foreign) -> (Outcome, Option<Closed>) {
-        match self.end_of(descriptor.as_fd()) {
-            Ok(end) if self.is_foreign(&end) => (Ok(Verified { end, kept: Some(descriptor) }), None),
-            found => (found.map(|end| Verified { end, kept: None }), Some(descriptor.close())),
+        match self.endpoint_of(descriptor.as_fd()) {
+            Ok(endpoint) if self.is_foreign(&endpoint) => {
+                (Ok(Verified { endpoint, kept: Some(descriptor) }), None)
+            }
+            found => (found.map(|endpoint| Verified { endpoint, kept: None }), Some(descriptor.close())),
         }
     }
 
-    fn end_of(&self, descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
-        let end = look(descriptor)?;
-        // A socket connected to itself has no other end.
-        if end.local == end.peer || (!self.is_foreign(&end) && !tcp::is_local(end.peer.ip())) {
+    fn endpoint_of(&self, descriptor: BorrowedFd<'_>) -> Result<Endpoint, Reason> {
+        let endpoint = endpoint_at(descriptor)?;
+        // A socket connected to itself has no other endpoint.
+        if endpoint.local == endpoint.peer
+            || (!self.is_foreign(&endpoint) && !tcp::is_local(endpoint.peer.ip()))
+        {
             return Err(Reason::OtherHost);
         }
-        Ok(end)
+        Ok(endpoint)
     }
 
-    fn is_foreign(&self, end: &End) -> bool {
-        end.namespace != self.diag.namespace()
+    fn is_foreign(&self, endpoint: &Endpoint) -> bool {
+        endpoint.namespace != self.diag.namespace()
     }
 
-    /// Whose the other endpoint is, if it is another user's than `own`. Nothing can be said of another namespace.
+    /// The user of the other endpoint, if it is another than `own`. Nothing is known of
+    /// another namespace.
     pub(crate) fn other_user(&mut self, verified: &Verified, own: u32) -> Option<u32> {
         let known = match verified.kept {
             Some(_) => None,
-            None => self.diag.user_of_peer(&verified.end).unwrap_or_else(|error| {
+            None => self.diag.user_of_peer(&verified.endpoint).unwrap_or_else(|error| {
                 self.begin_anew(&error);
                 None
             }),
@@ -65,11 +71,11 @@ impl Verifier {
         known.filter(|user| *user != own)
     }
 
-    /// Whether the end still is that connection.
+    /// Whether the endpoint still is that connection.
     pub(crate) fn is_still(&mut self, verified: &Verified) -> bool {
         match &verified.kept {
-            Some(descriptor) => look(descriptor.as_fd()) == Ok(verified.end),
-            None => match self.diag.is_still(&verified.end) {
+            Some(descriptor) => endpoint_at(descriptor.as_fd()) == Ok(verified.endpoint),
+            None => match self.diag.is_still(&verified.endpoint) {
                 Ok(still) => still,
                 Err(error) => {
                     self.begin_anew(&error);
@@ -79,7 +85,7 @@ impl Verifier {
         }
     }
 
-    /// A broken conversation is begun anew for the next question.
+    /// Opens a new socket for the next question after an error.
     fn begin_anew(&mut self, error: &io::Error) {
         tracing::warn!(%error, "the kernel does not answer questions about sockets (sock_diag); connections stay on TCP meanwhile");
         if let Ok(diag) = SocketDiag::new() {
@@ -95,11 +101,11 @@ impl Verified {
     }
 }
 
-fn look(descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
-    match tcp::end(descriptor) {
-        Ok(end) if end.state == ESTABLISHED => Ok(end),
-        Ok(_) | Err(NotAnEnd::NotConnected | NotAnEnd::NotTcp) => Err(Reason::ClosedEarly),
-        Err(NotAnEnd::Untold(error)) => {
+fn endpoint_at(descriptor: BorrowedFd<'_>) -> Result<Endpoint, Reason> {
+    match tcp::endpoint(descriptor) {
+        Ok(endpoint) if endpoint.state == ESTABLISHED => Ok(endpoint),
+        Ok(_) | Err(NotAnEndpoint::NotConnected | NotAnEndpoint::NotTcp) => Err(Reason::ClosedEarly),
+        Err(NotAnEndpoint::Unreadable(error)) => {
             tracing::warn!(%error, "the state of a socket cannot be read; its connection stays on TCP");
             Err(Reason::ClosedEarly)
         }

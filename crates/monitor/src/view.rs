@@ -1,5 +1,5 @@
-//! What the monitor tells of what it sees: to root and its own user everything, to others
-//! what is theirs. It looks at memory that its clients write, and believes nothing of it.
+//! What the monitor reports of its state: everything to root and its own user, to others
+//! only their own. It reads memory that its clients write, and trusts none of it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,63 +8,64 @@ use std::time::Instant;
 use promote::watch::{LoopWatch, RegionWatch};
 use promote::wire::MonitorMessage;
 use promote::wire::view::{self, Allowed, Place, Promoted, Record, Section, Totals};
-use sys::tcp::End;
+use sys::tcp::Endpoint;
 
 use crate::client::Client;
-use crate::meeting::Meeting;
+use crate::matcher::Matcher;
 use crate::offers::ClientId;
 
 /// Records of one page.
 const PAGE: usize = 64;
-/// Clients or ends that are looked through for one page.
-const LOOKED_THROUGH: usize = 4096;
+/// Clients or endpoints that are checked for one page.
+const CHECKED_MOST: usize = 4096;
 
-/// One end of a promoted connection, as it is looked at.
-pub(crate) struct SeenEnd {
+/// One endpoint of a promoted connection, as it is watched.
+pub(crate) struct SeenEndpoint {
     pub(crate) client: ClientId,
     pub(crate) uid: u32,
     pub(crate) other: u64,
-    pub(crate) end: End,
+    pub(crate) endpoint: Endpoint,
     pub(crate) size: u32,
     pub(crate) since: Instant,
-    /// `None` if its segment could not be mapped.
+    /// `None` if its region could not be mapped.
     pub(crate) watch: Option<RegionWatch>,
 }
 
-/// The ends of promoted connections, by number; numbers are not used twice.
+/// The endpoints of promoted connections, by number; numbers are not used twice.
 #[derive(Default)]
-pub(crate) struct Ends {
-    seen: BTreeMap<u64, SeenEnd>,
+pub(crate) struct Endpoints {
+    seen: BTreeMap<u64, SeenEndpoint>,
     last: u64,
 }
 
-impl Ends {
-    /// Numbers of a new connection's ends.
+impl Endpoints {
+    /// Numbers of a new connection's endpoints.
     pub(crate) fn next_two(&mut self) -> [u64; 2] {
         self.last += 2;
         [self.last - 1, self.last]
     }
 
-    pub(crate) fn insert(&mut self, number: u64, end: SeenEnd) {
-        self.seen.insert(number, end);
+    pub(crate) fn insert(&mut self, number: u64, endpoint: SeenEndpoint) {
+        self.seen.insert(number, endpoint);
     }
 
-    /// Looks at an end no more: its memory is unmapped.
+    /// Watches an endpoint no more: its memory is unmapped.
     pub(crate) fn remove(&mut self, number: u64) {
         self.seen.remove(&number);
     }
 
-    fn record(&self, number: u64, seen: &SeenEnd, now: Instant) -> Record {
-        // What the other end took is loaded before what this one sent, which is then more.
+    fn record(&self, number: u64, seen: &SeenEndpoint, now: Instant) -> Record {
+        // What the other endpoint consumed is loaded before what this one sent: then the
+        // latter is never less.
         let other = self.seen.get(&seen.other).and_then(|other| other.watch.as_ref());
         let tail_consumed = other.map(|watch| watch.words().head);
         Record::Promoted(Promoted {
             number,
             other: seen.other,
             client: seen.client.0,
-            cookie: seen.end.cookie,
-            local: seen.end.local,
-            peer: seen.end.peer,
+            cookie: seen.endpoint.cookie,
+            local: seen.endpoint.local,
+            peer: seen.endpoint.peer,
             age_ms: milliseconds(seen.since, now),
             segment_size: seen.size,
             words: seen.watch.as_ref().map(RegionWatch::words),
@@ -95,42 +96,42 @@ fn loop_record(id: ClientId, client: &Client, now: Instant) -> Option<Record> {
     }))
 }
 
-/// What a page comes to.
+/// One page of records.
 struct Page<'a> {
     asker: &'a Client,
     left: usize,
 }
 
 impl Page<'_> {
-    /// Tells one record; false if the page has no room for it.
-    fn tell(&mut self, record: &Record) -> bool {
-        let told = self.left > 0 && self.asker.tell(record).is_ok();
-        self.left = if told { self.left - 1 } else { 0 };
-        told
+    /// Sends one record; false if the page has no room for it.
+    fn add(&mut self, record: &Record) -> bool {
+        let sent = self.left > 0 && self.asker.send_record(record).is_ok();
+        self.left = if sent { self.left - 1 } else { 0 };
+        sent
     }
 }
 
 /// Root and the monitor's own user get the records of all users.
-fn sees_everybody(asker: &Client) -> bool {
+fn sees_all_users(asker: &Client) -> bool {
     asker.subject.uid == 0 || asker.subject.uid == rustix::process::geteuid().as_raw()
 }
 
-impl Meeting {
-    /// Tells a client one page from a place on. Records for which it has no room come with
-    /// its next question.
-    pub(crate) fn tell(&mut self, id: ClientId, from: Place, now: Instant) {
+impl Matcher {
+    /// Sends a client one page from a place on. Records for which it has no room come
+    /// with its next query.
+    pub(crate) fn answer_query(&mut self, id: ClientId, from: Place, now: Instant) {
         let next = self.page(id, from, now);
-        self.end(id, next);
+        self.send_end(id, next);
     }
 
     /// Reports what the policy allows the programs of a user, if this client may ask that.
-    pub(crate) fn tell_policy(&mut self, id: ClientId, user: u32) {
+    pub(crate) fn answer_policy(&mut self, id: ClientId, user: u32) {
         let Some(asker) = self.clients.get(&id) else { return };
-        if asker.subject.uid == user || sees_everybody(asker) {
-            // An asker without room gets the end alone, as one that may not know.
-            let _ = asker.tell(&Record::Allowed(self.allowed(user)));
+        if asker.subject.uid == user || sees_all_users(asker) {
+            // A client without room gets the end alone, like one that may not know.
+            let _ = asker.send_record(&Record::Allowed(self.allowed(user)));
         }
-        self.end(id, None);
+        self.send_end(id, None);
     }
 
     fn allowed(&self, user: u32) -> Allowed {
@@ -141,22 +142,22 @@ impl Meeting {
         allowed
     }
 
-    fn end(&mut self, id: ClientId, next: Option<Place>) {
+    fn send_end(&mut self, id: ClientId, next: Option<Place>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if !client.say(MonitorMessage::End { next }) || client.is_stalled() {
-            self.unwell.push(id);
+        if !client.send(MonitorMessage::End { next }) || client.is_stalled() {
+            self.stalled.push(id);
         }
     }
 
     fn page(&self, id: ClientId, from: Place, now: Instant) -> Option<Place> {
         let asker = self.clients.get(&id)?;
-        let everybody = sees_everybody(asker);
+        let everybody = sees_all_users(asker);
         let sees = |uid: u32| everybody || uid == asker.subject.uid;
         let mut page = Page { asker, left: PAGE };
-        let mut looked = 0;
+        let mut checked = 0;
         let mut place = from;
         if place.section == Section::Totals {
-            if !page.tell(&Record::Totals(self.totals(id, asker, everybody, now))) {
+            if !page.add(&Record::Totals(self.totals(id, asker, everybody, now))) {
                 return Some(place);
             }
             place = Place { section: Section::Loops, after: 0 };
@@ -164,13 +165,13 @@ impl Meeting {
         if place.section == Section::Loops {
             let rest = (Bound::Excluded(ClientId(place.after)), Bound::Unbounded);
             for (number, client) in self.clients.range(rest) {
-                looked += 1;
+                checked += 1;
                 let record = if *number != id && sees(client.subject.uid) {
                     loop_record(*number, client, now)
                 } else {
                     None
                 };
-                if looked > LOOKED_THROUGH || record.is_some_and(|record| !page.tell(&record)) {
+                if checked > CHECKED_MOST || record.is_some_and(|record| !page.add(&record)) {
                     return Some(place);
                 }
                 place.after = number.0;
@@ -178,10 +179,10 @@ impl Meeting {
             place = Place { section: Section::Promoted, after: 0 };
         }
         let rest = (Bound::Excluded(place.after), Bound::Unbounded);
-        for (number, seen) in self.ends.seen.range(rest) {
-            looked += 1;
-            let told = !sees(seen.uid) || page.tell(&self.ends.record(*number, seen, now));
-            if looked > LOOKED_THROUGH || !told {
+        for (number, seen) in self.endpoints.seen.range(rest) {
+            checked += 1;
+            let sent = !sees(seen.uid) || page.add(&self.endpoints.record(*number, seen, now));
+            if checked > CHECKED_MOST || !sent {
                 return Some(place);
             }
             place.after = *number;
@@ -190,8 +191,8 @@ impl Meeting {
     }
 
     fn totals(&self, id: ClientId, asker: &Client, everybody: bool, now: Instant) -> Totals {
-        let (segments, bytes) =
-            if everybody { self.ledger.segments() } else { self.ledger.segments_of(asker.subject.uid) };
+        let (regions, bytes) =
+            if everybody { self.ledger.regions() } else { self.ledger.regions_of(asker.subject.uid) };
         let mut totals = Totals {
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
@@ -199,7 +200,7 @@ impl Meeting {
             age_ms: milliseconds(self.since, now),
             clients: (self.clients.len() as u64).saturating_sub(1),
             waiting: self.offers.len() as u64,
-            promoted: segments,
+            promoted: regions,
             bytes,
             offers: self.metrics.offers.get(),
             granted: self.metrics.matches.get() * 2,

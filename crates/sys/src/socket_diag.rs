@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-use crate::tcp::{ESTABLISHED, End};
+use crate::tcp::{ESTABLISHED, Endpoint};
 
 /// A socket to ask about TCP sockets of one network namespace: that of the process when
 /// the socket was made.
@@ -48,26 +48,32 @@ impl SocketDiag {
         self.namespace
     }
 
-    /// Whether `end` still is an established connection with the same addresses and the
+    /// Whether `endpoint` still is an established connection with the same addresses and the
     /// same cookie. The kernel looks it up by its addresses and compares the cookie, so
     /// that a successor on the same addresses is not taken for it.
-    pub fn is_still(&mut self, end: &End) -> io::Result<bool> {
-        self.ask(end, |_| true).map(|still| still == Some(true))
+    pub fn is_still(&mut self, endpoint: &Endpoint) -> io::Result<bool> {
+        self.ask(endpoint, |_| true).map(|still| still == Some(true))
     }
 
     /// The user whose process made or accepted the other endpoint of a connection. `None`: it is not
     /// here, not established, or not accepted yet.
-    pub fn user_of_peer(&mut self, end: &End) -> io::Result<Option<u32>> {
-        let peer = End { local: end.peer, peer: end.local, cookie: ANY_COOKIE, interface: 0, ..*end };
+    pub fn user_of_peer(&mut self, endpoint: &Endpoint) -> io::Result<Option<u32>> {
+        let peer = Endpoint {
+            local: endpoint.peer,
+            peer: endpoint.local,
+            cookie: ANY_COOKIE,
+            interface: 0,
+            ..*endpoint
+        };
         let user =
-            |told: &[u8]| word(told, UID).filter(|_| word(told, INODE).is_some_and(|inode| inode != 0));
+            |answer: &[u8]| word(answer, UID).filter(|_| word(answer, INODE).is_some_and(|inode| inode != 0));
         self.ask(&peer, user).map(Option::flatten)
     }
 
     /// Reads the answer about an established socket with `read`; `None`: there is none.
-    fn ask<R>(&mut self, end: &End, read: impl Fn(&[u8]) -> R) -> io::Result<Option<R>> {
+    fn ask<R>(&mut self, endpoint: &Endpoint, read: impl Fn(&[u8]) -> R) -> io::Result<Option<R>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = request(end, self.sequence);
+        let request = request(endpoint, self.sequence);
         rustix::net::send(&self.socket, &request, SendFlags::NOSIGNAL)?;
         let mut answer = [0u8; 1024];
         // The kernel answers within the send; an answer to an earlier, broken-off question
@@ -76,16 +82,16 @@ impl SocketDiag {
             let (len, _) = rustix::io::retry_on_intr(|| {
                 rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT)
             })?;
-            let told = &answer[..len.min(answer.len())];
-            if word(told, 8) == Some(self.sequence) {
-                return Ok(verdict(told)?.then(|| read(told)));
+            let answer = &answer[..len.min(answer.len())];
+            if word(answer, 8) == Some(self.sequence) {
+                return Ok(verdict(answer)?.then(|| read(answer)));
             }
         }
         Err(io::ErrorKind::InvalidData.into())
     }
 }
 
-fn request(end: &End, sequence: u32) -> [u8; REQUEST] {
+fn request(endpoint: &Endpoint, sequence: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     put(0, &(REQUEST as u32).to_ne_bytes());
@@ -93,20 +99,20 @@ fn request(end: &End, sequence: u32) -> [u8; REQUEST] {
     put(6, &NLM_F_REQUEST.to_ne_bytes());
     put(8, &sequence.to_ne_bytes());
     // A socket of IPv6 that talks IPv4 is found under its IPv4 addresses.
-    let family = if end.local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let family = if endpoint.local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     put(HEADER, &[family as u8, libc::IPPROTO_TCP as u8]);
     put(HEADER + 4, &u32::MAX.to_ne_bytes());
-    put(HEADER + 8, &end.local.port().to_be_bytes());
-    put(HEADER + 10, &end.peer.port().to_be_bytes());
+    put(HEADER + 8, &endpoint.local.port().to_be_bytes());
+    put(HEADER + 10, &endpoint.peer.port().to_be_bytes());
     let mut address = |at: usize, of: SocketAddr| match of.ip() {
         IpAddr::V4(ip) => put(at, &ip.octets()),
         IpAddr::V6(ip) => put(at, &ip.octets()),
     };
-    address(HEADER + 12, end.local);
-    address(HEADER + 28, end.peer);
-    put(HEADER + 44, &end.interface.to_ne_bytes());
-    put(HEADER + 48, &(end.cookie as u32).to_ne_bytes());
-    put(HEADER + 52, &((end.cookie >> 32) as u32).to_ne_bytes());
+    address(HEADER + 12, endpoint.local);
+    address(HEADER + 28, endpoint.peer);
+    put(HEADER + 44, &endpoint.interface.to_ne_bytes());
+    put(HEADER + 48, &(endpoint.cookie as u32).to_ne_bytes());
+    put(HEADER + 52, &((endpoint.cookie >> 32) as u32).to_ne_bytes());
     bytes
 }
 
@@ -144,19 +150,19 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let client = TcpStream::connect((connect, port)).unwrap();
             let server = listener.accept().unwrap().0;
-            let ends = [tcp::end(client.as_fd()).unwrap(), tcp::end(server.as_fd()).unwrap()];
-            for end in ends {
-                assert_eq!(end.namespace, diag.namespace());
-                assert!(diag.is_still(&end).unwrap(), "{end:?}");
-                assert!(!diag.is_still(&End { cookie: end.cookie + 1000, ..end }).unwrap());
-                assert_eq!(diag.user_of_peer(&end).unwrap(), Some(rustix::process::geteuid().as_raw()));
+            let endpoints = [tcp::endpoint(client.as_fd()).unwrap(), tcp::endpoint(server.as_fd()).unwrap()];
+            for endpoint in endpoints {
+                assert_eq!(endpoint.namespace, diag.namespace());
+                assert!(diag.is_still(&endpoint).unwrap(), "{endpoint:?}");
+                assert!(!diag.is_still(&Endpoint { cookie: endpoint.cookie + 1000, ..endpoint }).unwrap());
+                assert_eq!(diag.user_of_peer(&endpoint).unwrap(), Some(rustix::process::geteuid().as_raw()));
             }
             client.shutdown(std::net::Shutdown::Both).unwrap();
-            assert!(!diag.is_still(&ends[0]).unwrap());
-            assert_eq!(diag.user_of_peer(&ends[1]).unwrap(), None);
+            assert!(!diag.is_still(&endpoints[0]).unwrap());
+            assert_eq!(diag.user_of_peer(&endpoints[1]).unwrap(), None);
             // A connection that waits in a listener's queue is nobody's yet.
             let client = TcpStream::connect((connect, port)).unwrap();
-            assert_eq!(diag.user_of_peer(&tcp::end(client.as_fd()).unwrap()).unwrap(), None);
+            assert_eq!(diag.user_of_peer(&tcp::endpoint(client.as_fd()).unwrap()).unwrap(), None);
         }
     }
 }

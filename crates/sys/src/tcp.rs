@@ -1,4 +1,4 @@
-//! What the kernel says of a TCP socket.
+//! State of TCP sockets, as the kernel reports it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use crate::socket::option;
 /// TCP_ESTABLISHED of the kernel's `enum` of states.
 pub const ESTABLISHED: u8 = 1;
 
-/// What is asked of a descriptor that should be one end of a TCP connection.
+/// State of a socket that is one endpoint of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// The socket's own number, of which no two are equal until the next boot (SO_COOKIE).
+pub struct Endpoint {
+    /// The socket's own number, unique until the next boot (SO_COOKIE).
     pub cookie: u64,
     /// Its network namespace (SO_NETNS_COOKIE; 0 before Linux 5.14).
     pub namespace: u64,
@@ -23,15 +23,15 @@ pub struct End {
     pub interface: u32,
     /// State of the connection (`ESTABLISHED` or another).
     pub state: u8,
-    /// Its own address; a v4-mapped one is told as IPv4.
+    /// Its own address; a v4-mapped one is reported as IPv4.
     pub local: SocketAddr,
     /// The address it is connected to, likewise.
     pub peer: SocketAddr,
 }
 
-/// Why a descriptor is not an end of a TCP connection.
+/// Why a descriptor is not an endpoint of a TCP connection.
 #[derive(Debug, thiserror::Error)]
-pub enum NotAnEnd {
+pub enum NotAnEndpoint {
     /// No socket, or one of another protocol.
     #[error("the descriptor is not a TCP socket")]
     NotTcp,
@@ -39,37 +39,38 @@ pub enum NotAnEnd {
     #[error("the socket is not connected")]
     NotConnected,
     /// getsockopt(2).
-    #[error("the kernel does not tell of the socket: {0}")]
-    Untold(#[source] io::Error),
+    #[error("the socket cannot be read: {0}")]
+    Unreadable(#[source] io::Error),
 }
 
-/// Looks at a descriptor.
-pub fn end(fd: BorrowedFd<'_>) -> Result<End, NotAnEnd> {
+/// Reads the endpoint of a descriptor.
+pub fn endpoint(fd: BorrowedFd<'_>) -> Result<Endpoint, NotAnEndpoint> {
     match sockopt::socket_type(fd) {
         Ok(SocketType::STREAM) => {}
-        Ok(_) | Err(rustix::io::Errno::NOTSOCK) => return Err(NotAnEnd::NotTcp),
-        Err(errno) => return Err(NotAnEnd::Untold(errno.into())),
+        Ok(_) | Err(rustix::io::Errno::NOTSOCK) => return Err(NotAnEndpoint::NotTcp),
+        Err(errno) => return Err(NotAnEndpoint::Unreadable(errno.into())),
     }
     // Also tells TCP from MPTCP, SCTP and streams of UNIX sockets.
     if !matches!(sockopt::socket_protocol(fd), Ok(Some(ipproto::TCP))) {
-        return Err(NotAnEnd::NotTcp);
+        return Err(NotAnEndpoint::NotTcp);
     }
-    let untold = |errno: rustix::io::Errno| NotAnEnd::Untold(errno.into());
-    let cookie = sockopt::socket_cookie(fd).map_err(untold)?;
-    let namespace = crate::socket::namespace_cookie(fd).map_err(NotAnEnd::Untold)?;
-    let state: u8 = option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO).map_err(NotAnEnd::Untold)?;
-    let interface: u32 =
-        option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map_err(NotAnEnd::Untold)?;
-    let local = rustix::net::getsockname(fd).map_err(untold)?;
-    let local = SocketAddr::try_from(local).map_err(|_| NotAnEnd::NotTcp)?;
-    let peer = rustix::net::getpeername(fd).map_err(|_| NotAnEnd::NotConnected)?;
+    let unreadable = |errno: rustix::io::Errno| NotAnEndpoint::Unreadable(errno.into());
+    let cookie = sockopt::socket_cookie(fd).map_err(unreadable)?;
+    let namespace = crate::socket::namespace_cookie(fd).map_err(NotAnEndpoint::Unreadable)?;
+    let state: u8 =
+        option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO).map_err(NotAnEndpoint::Unreadable)?;
+    let interface: u32 = option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
+        .map_err(NotAnEndpoint::Unreadable)?;
+    let local = rustix::net::getsockname(fd).map_err(unreadable)?;
+    let local = SocketAddr::try_from(local).map_err(|_| NotAnEndpoint::NotTcp)?;
+    let peer = rustix::net::getpeername(fd).map_err(|_| NotAnEndpoint::NotConnected)?;
     let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
-        return Err(NotAnEnd::NotConnected);
+        return Err(NotAnEndpoint::NotConnected);
     };
-    Ok(End { cookie, namespace, interface, state, local: plain(local), peer: plain(peer) })
+    Ok(Endpoint { cookie, namespace, interface, state, local: plain(local), peer: plain(peer) })
 }
 
-/// Whom a TCP connection is with, as the cheapest thing to ask; `None` if the descriptor is
+/// The peer of a TCP connection, by the fewest system calls; `None` if the descriptor is
 /// something else, or is not connected.
 pub fn peer(fd: BorrowedFd<'_>) -> Option<IpAddr> {
     // Also tells TCP from MPTCP, SCTP and streams of UNIX sockets.
@@ -80,21 +81,17 @@ pub fn peer(fd: BorrowedFd<'_>) -> Option<IpAddr> {
     Some(plain(peer).ip())
 }
 
-/// The socket's own number (SO_COOKIE), as in [`End`].
-///
-/// # Errors
-///
-/// getsockopt(2).
+/// The socket's own number (SO_COOKIE), as in [`Endpoint`].
 pub fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(sockopt::socket_cookie(fd)?)
 }
 
-/// How far both streams of a connection have come at this end of it, in bytes.
+/// Positions of both streams of a connection at this endpoint, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
-    /// Taken by the kernel from this end since the connection began.
+    /// Accepted by the kernel from this endpoint since the connection began.
     pub written: u64,
-    /// Given by the kernel to this end since the connection began.
+    /// Delivered by the kernel to this endpoint since the connection began.
     pub consumed: u64,
 }
 
@@ -234,10 +231,10 @@ mod tests {
     fn two_ends_mirror_each_other() {
         let listener = TcpListener::bind("[::]:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(matches!(end(listener.as_fd()), Err(NotAnEnd::NotConnected)));
+        assert!(matches!(endpoint(listener.as_fd()), Err(NotAnEndpoint::NotConnected)));
         let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let server = listener.accept().unwrap().0;
-        let (one, other) = (end(client.as_fd()).unwrap(), end(server.as_fd()).unwrap());
+        let (one, other) = (endpoint(client.as_fd()).unwrap(), endpoint(server.as_fd()).unwrap());
         assert_eq!((one.local, one.peer), (other.peer, other.local));
         assert!(one.local.is_ipv4() && one.cookie != other.cookie && one.namespace == other.namespace);
         assert_eq!(one.state, ESTABLISHED);
@@ -251,11 +248,11 @@ mod tests {
         assert_eq!(positions(client.as_fd()).unwrap(), Some(Positions { written: 100_000, consumed: 0 }));
         assert_eq!(positions(server.as_fd()).unwrap(), Some(Positions { written: 0, consumed: 300 }));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(matches!(end(udp.as_fd()), Err(NotAnEnd::NotTcp)));
+        assert!(matches!(endpoint(udp.as_fd()), Err(NotAnEndpoint::NotTcp)));
         udp.connect("127.0.0.1:9").unwrap();
         assert_eq!(peer(udp.as_fd()), None);
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(end(null.as_fd()), Err(NotAnEnd::NotTcp)));
+        assert!(matches!(endpoint(null.as_fd()), Err(NotAnEndpoint::NotTcp)));
         assert!(is_local("127.0.0.9".parse().unwrap()) && !is_local("192.0.2.1".parse().unwrap()));
     }
 }
