@@ -117,6 +117,10 @@ capabilities! {
     /// A multishot poll tells one wake-up (POLLRDBAND, which is in the mask that datagrams wake with) from several
     /// (the socket's state, which lacks it): after one, one datagram is there and no second look is needed.
     poll_tells_one: "5.17",
+    /// A receive that stays without a completion when it succeeds (`IOSQE_CQE_SKIP_SUCCESS`) and asks for all of its
+    /// room (MSG_WAITALL) has one if the datagram is shorter, or was cut off: a completion with as many bytes as there
+    /// was room reports MSG_TRUNC, which IORING_OP_RECV has no other way to.
+    recv_tells_cut: "5.17",
 }
 
 impl Capabilities {

@@ -83,6 +83,7 @@ fn replacement(feature: &str) -> &'static str {
         "cqe_skip" => "the epoll engine: successful steps would drown the others in completions",
         "min_wait" => "the first completion ends a wait: smaller batches under a latency bound",
         "async_cancel_fd" => "the epoll engine: a close could not end what is pending",
+        "recv_tells_cut" => "recvmsg in place of recv for recvmmmsg without MSG_TRUNC, at more CPU time",
         "poll_tells_one" => "a second look at each socket after a datagram, for the receiver of crate mmsg",
         _ => "a slower way to the same result",
     }

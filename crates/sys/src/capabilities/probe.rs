@@ -237,10 +237,17 @@ impl Probe {
         }
     }
 
-    /// Whether a request that should not complete visibly has not; after that it counts as ended.
-    pub(super) fn stayed_silent(&mut self, user_data: u64) -> bool {
+    /// The completion of a request that has ended, if it has one.
+    pub(super) fn ended(&mut self, user_data: u64) -> Option<cqueue::Entry> {
+        self.reap();
         self.in_flight.retain(|&other| other != user_data);
-        !self.early.iter().any(|entry| entry.user_data() == user_data)
+        let index = self.early.iter().position(|entry| entry.user_data() == user_data)?;
+        Some(self.early.remove(index))
+    }
+
+    /// Room for [`BUFFER_SIZE`] bytes that lives as long as the requests.
+    pub(super) fn room(&self) -> *mut u8 {
+        self.memory.buffer(0)
     }
 
     /// An empty message header that lives as long as the requests.

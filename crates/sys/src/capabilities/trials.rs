@@ -66,6 +66,7 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
         found.direct_descriptors_safe = works("direct_descriptors_safe", Probe::direct_descriptors_safe);
         found.fixed_fd_install = works("fixed_fd_install", Probe::fixed_fd_install);
     }
+    found.recv_tells_cut = found.cqe_skip && works("recv_tells_cut", Probe::recv_tells_cut);
     found.poll_tells_one = works("poll_tells_one", Probe::poll_tells_one);
     found.registered_ring_fd = works("registered_ring_fd", Probe::registered_ring_fd);
     match shortage {
@@ -83,7 +84,7 @@ impl Probe {
         let skipped = self.submit(opcode::Nop::new().build().flags(squeue::Flags::SKIP_SUCCESS))?;
         let last = self.submit(opcode::Nop::new().build())?;
         self.completion(last)?;
-        Ok(self.stayed_silent(skipped))
+        Ok(self.ended(skipped).is_none())
     }
 
     /// The time itself is not measured: a busy machine would make the answer a lottery.
@@ -278,6 +279,27 @@ impl Probe {
         }
         self.cancel(request)?;
         Ok(told)
+    }
+
+    /// A datagram that fits with room to spare, one that fits exactly, one that does not fit, and none: all have ended
+    /// when the call that submits them returns, and the second alone without a completion.
+    fn recv_tells_cut(&mut self) -> io::Result<bool> {
+        let room = PAYLOAD.len() - 1;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(socket.local_addr()?)?;
+        for len in [room - 1, room, room + 1] {
+            socket.send(&PAYLOAD[..len])?;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_WAITALL;
+        let receive =
+            opcode::Recv::new(Fd(socket.as_raw_fd()), self.room(), room as u32).flags(flags).build();
+        let mut requests = [0; 4];
+        for request in &mut requests {
+            *request = self.queue(receive.clone().flags(squeue::Flags::SKIP_SUCCESS))?;
+        }
+        self.ring.submit()?;
+        let results = requests.map(|request| self.ended(request).map(|entry| entry.result()));
+        Ok(results == [Some(room as i32 - 1), None, Some(room as i32), Some(-libc::EAGAIN)])
     }
 
     fn registered_ring_fd(&mut self) -> io::Result<bool> {
