@@ -1,7 +1,9 @@
 /*
  * What a message costs by each call, for the tables of calls.txt. One thread on one CPU sends a message on each of so many
  * of 512 sockets, which is not measured, and then receives them, which is: epoll_wait included. The ways take turns, so that
- * what else runs on the machine meets all alike, and the lower quartile of the turns is printed: what they take undisturbed.
+ * what else runs on the machine meets all alike, in an order that is drawn anew for each round: the kernel frees buffers 32 at a
+ * time, which would else always be at the cost of the same ways. The lower quartile of the turns is printed: what they take
+ * undisturbed.
  *
  *	cargo build --release -p megapipe-capi
  *	cc -O2 -I crates/capi/include -o calls bench-results/mmsg/calls.c target/release/libmegapipe_c.a -lpthread -ldl -lm
@@ -29,6 +31,7 @@ enum { RECVMSG, RECVMMSG, RECV, TALK, TRUNC, LIMIT, AIO, WAYS };
 
 static const char *const names[WAYS] = { "recvmsg", "recvmmsg", "recv", "recvmmmsg, flags 0", "recvmmmsg, MSG_TRUNC",
 					 "the same, limit of 1", "io_submit" };
+static int order[WAYS - 1] = { RECVMSG, RECVMMSG, RECV, TALK, TRUNC, LIMIT };
 static int sockets[SOCKETS], senders[SOCKETS], set, at, ready, is_tcp, used;
 static struct epoll_event events[SOCKETS];
 static struct mmep eps[SOCKETS];
@@ -237,8 +240,10 @@ int main(int count, char **words)
 	}
 	/* The last way takes its sockets out of the set, so it has turns of its own. */
 	for (int turn = 0; turn < used * (WAYS - 1); turn++) {
-		int way = turn % (WAYS - 1), got = 0;
+		int got = 0, at_round = turn % (WAYS - 1), other = at_round + rand() % (WAYS - 1 - at_round), way = order[other];
 
+		order[other] = order[at_round];
+		order[at_round] = way;
 		burst();
 		long began = now();
 		while (got < ready)
