@@ -14,13 +14,19 @@ const REFUSALS_MAX: u32 = 100;
 /// A ring for requests that end while they are submitted.
 pub(crate) struct Batch {
     ring: Ring,
-    /// Submitted and not completed.
+    /// Submitted and not completed, but for silent requests: these never wait, so they have ended when the call that submits
+    /// them returns (`recv_tells_cut` tries it).
     in_flight: u32,
     pub(crate) calls: u64,
 }
 
-/// The kernel took no more of the batch; what it did not complete has not been done.
-pub(crate) struct Stopped;
+/// The kernel took no more of the batch: so many requests, the last that were pushed, have not been done.
+pub(crate) struct Stopped {
+    pub(crate) undone: usize,
+}
+
+/// In the data of a request that completes only if it fails (IOSQE_CQE_SKIP_SUCCESS).
+pub(crate) const SILENT: u64 = 1 << 62;
 
 impl Batch {
     pub(crate) fn new() -> io::Result<Batch> {
@@ -45,10 +51,10 @@ impl Batch {
             self.finish(done)?;
             // SAFETY: as above.
             if !unsafe { self.ring.push(request) } {
-                return Err(Stopped);
+                return Err(Stopped { undone: 0 });
             }
         }
-        self.in_flight += 1;
+        self.in_flight += is_loud(request.get_user_data());
         Ok(())
     }
 
@@ -67,9 +73,9 @@ impl Batch {
             if self.ring.queued() == before {
                 refusals += 1;
                 if refusals > REFUSALS_MAX {
-                    self.in_flight -= before;
+                    self.in_flight = self.in_flight.saturating_sub(before);
                     self.wait(done);
-                    return Err(Stopped);
+                    return Err(Stopped { undone: before as usize });
                 }
             }
         }
@@ -91,9 +97,13 @@ impl Batch {
     fn reap(&mut self, done: &mut impl FnMut(u64, i32)) {
         let mut completed = 0;
         self.ring.reap(|data, result, _| {
-            completed += 1;
+            completed += is_loud(data);
             done(data, result);
         });
         self.in_flight -= completed;
     }
+}
+
+fn is_loud(data: u64) -> u32 {
+    u32::from(data & SILENT == 0)
 }

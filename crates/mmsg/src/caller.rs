@@ -7,7 +7,7 @@ use sys::mapping::ForkMark;
 use sys::message;
 use sys::uring::squeue;
 
-use crate::batch::{Batch, Stopped};
+use crate::batch::Batch;
 use crate::depth::{Depth, Plan};
 use crate::late::Late;
 use crate::notices;
@@ -115,14 +115,16 @@ impl Caller {
         lens.clear();
         let limit = |ep: &Mmep| if limited { ep.num } else { 1 };
         rooms::side_by_side(eps, msgs.len(), limit, &mut rooms);
-        let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, lens };
+        let tells_cut =
+            plan == Some(Plan::OneEach) && !self.depth.has_flags() && Capabilities::get().recv_tells_cut;
+        let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, lens, tells_cut };
         match plan {
             Some(Plan::Empty) => self.empty(&mut work),
             _ => self.serve(&mut work),
         }
         (self.late, self.lens) = (work.late, work.lens);
         if let Some(plan) = plan {
-            self.look_back(plan, eps, msgs.len());
+            self.look_back(plan, eps, msgs);
         }
         let total = rooms.iter().map(|room| room.done as usize).sum();
         self.rooms = rooms;
@@ -177,18 +179,25 @@ impl Caller {
         }
     }
 
-    /// Notes how long the queues were. Where each socket gave one message and there was room for more, the kernel is asked
-    /// now and then which have more.
-    fn look_back(&mut self, plan: Plan, eps: &[Mmep], vlen: usize) {
+    /// Notes how long the queues were, and what flags messages had. Where each socket gave one message and there was room for
+    /// more, the kernel is asked now and then which have more.
+    fn look_back(&mut self, plan: Plan, eps: &[Mmep], msgs: &[libc::mmsghdr]) {
         let served = || eps.iter().filter(|ep| ep.num > 0);
+        let count = served().count();
+        if plan == Plan::OneEach || count == 0 {
+            return self.depth.saw(count, 0);
+        }
         let deep = match plan {
-            Plan::OneEachAndCheck if vlen > eps.len() => {
+            Plan::OneEachAndCheck if msgs.len() > eps.len() => {
                 self.calls += 1;
                 message::readable(served().map(|ep| ep.sockfd))
             }
             _ => served().filter(|ep| ep.num > 1).count(),
         };
-        self.depth.saw(served().count(), deep);
+        self.depth.saw(count, deep);
+        let received = served().flat_map(|ep| &msgs[ep.offset as usize..][..ep.num as usize]);
+        let mut flags = received.map(|message| message.msg_hdr.msg_flags);
+        self.depth.saw_flags(flags.any(|flags| flags & !libc::MSG_TRUNC != 0));
     }
 
     /// Serves every entry that has a room: all sockets at once, entries that name a socket
@@ -222,7 +231,7 @@ impl Caller {
             let RingState::Made(batch) = &mut self.ring else { break };
             self.next_active.clear();
             let next = &mut self.next_active;
-            if submit(batch, &self.active, work, next).is_err() {
+            if !submit(batch, &self.active, work, next) {
                 // Its queue still has what was not done; the system calls below do that.
                 self.calls += batch.calls;
                 self.ring = RingState::Unavailable;
@@ -299,15 +308,11 @@ fn check(vlen: usize, flags: i32) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Submits the next message of each active entry. Entries that may go on are put into `next`.
-fn submit(
-    batch: &mut Batch,
-    active: &[u32],
-    work: &mut impl Work,
-    next: &mut Vec<u32>,
-) -> Result<(), Stopped> {
+/// Submits the next message of each active entry; whether the kernel took them all. Entries that may go on are put into `next`.
+fn submit(batch: &mut Batch, active: &[u32], work: &mut impl Work, next: &mut Vec<u32>) -> bool {
     // Completions come in the order of submission, but `next` must not depend on that.
-    let mut results = 0;
+    let (mut pushed, mut results) = (0, 0);
+    let mut stopped = None;
     for &entry in active {
         let request = work.request(entry);
         let mut done = |data, result| {
@@ -316,15 +321,25 @@ fn submit(
         };
         // SAFETY: the request never waits (MSG_DONTWAIT), and what it points to is the
         // caller's, who lends it for the whole call.
-        unsafe { batch.push(&request, &mut done)? };
+        if let Err(cause) = unsafe { batch.push(&request, &mut done) } {
+            stopped = Some(cause);
+            break;
+        }
+        pushed += 1;
     }
-    batch.finish(&mut |data, result| {
-        results += 1;
-        next.extend(work.completed(data, result).then_some(data as u32));
-    })?;
-    debug_assert_eq!(results, active.len());
+    if stopped.is_none() {
+        let mut done = |data, result| {
+            results += 1;
+            next.extend(work.completed(data, result).then_some(data as u32));
+        };
+        stopped = batch.finish(&mut done).err();
+    }
+    let ended = pushed - stopped.as_ref().map_or(0, |stopped| stopped.undone);
+    if results < ended {
+        active[..ended].iter().for_each(|&entry| work.unreported(entry));
+    }
     next.sort_unstable();
-    Ok(())
+    stopped.is_none()
 }
 
 /// One direction of a call.
@@ -341,6 +356,8 @@ pub(crate) trait Work {
     fn request(&mut self, entry: u32) -> squeue::Entry;
     /// Takes the result of the request with this data; true if the entry may go on.
     fn completed(&mut self, data: u64, result: i32) -> bool;
+    /// The request of this entry has ended; if it was silent and has not completed, it succeeded.
+    fn unreported(&mut self, _entry: u32) {}
     /// The rest of the entry, by system calls, which are counted.
     fn call(&mut self, entry: u32) -> u64;
 

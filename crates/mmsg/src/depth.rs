@@ -1,4 +1,4 @@
-//! How many messages sockets have at once, as far as the last calls showed.
+//! How many messages sockets have at once, and with which flags, as far as the last calls showed.
 
 /// Calls in a row whose sockets had hardly more than one message each, until calls receive one of each socket: at one
 /// message, recvmmsg(2) costs 1.2 to 1.3 times recvmsg(2), as it looks for a second one (`bench-results/mmsg`).
@@ -22,6 +22,7 @@ pub(crate) enum Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Depth {
     shallow: u64,
+    has_flags: bool,
 }
 
 impl Depth {
@@ -31,6 +32,16 @@ impl Depth {
             calls if calls.is_multiple_of(CALLS_PER_CHECK) => Plan::OneEachAndCheck,
             _ => Plan::OneEach,
         }
+    }
+
+    /// Whether messages have flags that a short receive does not report.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.has_flags
+    }
+
+    /// A call that reports all flags was made: whether a message had others than MSG_TRUNC.
+    pub(crate) fn saw_flags(&mut self, had: bool) {
+        self.has_flags = had;
     }
 
     /// A call was made: so many sockets had messages, and so many of these are known to have had more than one.

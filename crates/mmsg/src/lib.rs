@@ -98,9 +98,9 @@ thread_local! {
 /// data. A stream that has ended has one message of length 0 in each call. An entry that names a socket again goes on where
 /// the one before it ended; a socket that has two descriptors is two, whose order is not defined.
 ///
-/// The result is the number of messages in all. `flags` are those of recvmsg(2). With MSG_TRUNC,
-/// which asks for the real length of each datagram, messages of one piece without address and
-/// control data are received at less cost; then MSG_CTRUNC is not reported.
+/// The result is the number of messages in all. `flags` are those of recvmsg(2). Of a message of one piece without room for
+/// an address or control messages, the length and MSG_TRUNC are reported, and other flags (MSG_CTRUNC, MSG_EOR) if one call in
+/// 32 finds some, until the next such finds none; with MSG_TRUNC, which asks for the real length of each datagram, never.
 ///
 /// # Safety
 ///

@@ -233,6 +233,55 @@ fn short_queues_take_few_system_calls_and_long_ones_are_found() {
     }
 }
 
+/// A message is cut off, fits exactly, fits with room to spare, or is not there: of each the length and MSG_TRUNC, in one
+/// system call.
+#[test]
+fn what_was_cut_off_is_reported_whatever_the_flags() {
+    let mut caller = Caller::with_backend(Backend::Uring);
+    for kind in Kind::ALL {
+        let pairs: Vec<_> = (0..40).map(|_| Pair::new(kind)).collect();
+        support::shorten(&mut caller, &pairs[0].socket, &pairs[0].senders[0]);
+        for (at, pair) in pairs.iter().enumerate().filter(|(at, _)| at % 4 < 3) {
+            assert_eq!(pair.senders[0].send(&b"12345678"[..6 + at % 4]).unwrap(), 6 + at % 4);
+            arrived(&pair.socket);
+        }
+        let before = caller.system_calls();
+        let mut vector = Vector::new(&vec![Shape::plain(7); 40]);
+        let mut eps: Vec<_> =
+            pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: -1, offset: -1 }).collect();
+        // SAFETY: the vector's memory lives.
+        assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }, Ok(30));
+        assert!(caller.backend() == Backend::Syscalls || caller.system_calls() == before + 1);
+        let truncated = if kind.is_stream() { 0 } else { libc::MSG_TRUNC };
+        for (at, ep) in eps.iter().enumerate() {
+            let expected = [(1, 6, 0), (1, 7, 0), (1, 7, truncated), (-libc::EAGAIN, 0, 0)][at % 4];
+            let got = vector.got(at);
+            assert_eq!((ep.num, got.len, got.flags), expected, "{kind:?}");
+            assert_eq!(got.data, b"1234567"[..got.len]);
+        }
+    }
+}
+
+/// Messages of which control data is left out have MSG_CTRUNC, which a short receive would not report.
+#[test]
+fn sockets_whose_messages_have_flags_keep_them() {
+    for mut caller in support::callers() {
+        support::stamping();
+        let pairs: Vec<_> = (0..30).map(|_| Pair::new(Kind::Udp)).collect();
+        pairs.iter().for_each(|pair| support::stamp(&pair.socket));
+        for round in 0..100 {
+            pairs.iter().for_each(|pair| assert_eq!(pair.senders[0].send(b"1234567").unwrap(), 7));
+            pairs.iter().for_each(|pair| arrived(&pair.socket));
+            let mut vector = Vector::new(&vec![Shape::plain(7); 40]);
+            let mut eps: Vec<_> =
+                pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: 0, offset: 0 }).collect();
+            // SAFETY: the vector's memory lives.
+            assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }, Ok(30));
+            assert!((0..30).all(|at| vector.got(at).flags == libc::MSG_CTRUNC), "{round}");
+        }
+    }
+}
+
 #[test]
 fn entries_of_one_socket_go_on_where_the_one_before_ended() {
     for mut caller in support::callers() {

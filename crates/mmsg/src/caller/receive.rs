@@ -5,6 +5,7 @@ use sys::uring::{opcode, squeue, types};
 
 use super::{Work, as_from_a_call, as_result};
 use crate::Mmep;
+use crate::batch::SILENT;
 use crate::late::Late;
 use crate::rooms::Room;
 
@@ -20,9 +21,8 @@ const OTHERS_LEAST: usize = 8;
 /// In a request's data: it was recv(2), into so many bytes as the bits between tell.
 const LIGHT: u64 = 1 << 63;
 
-/// A message longer than this is left to recvmsg(2), whose bounds are other than those of a
-/// request (a length of 32 bits).
-const LIGHT_MAX: usize = i32::MAX as usize & !0xffff;
+/// A message longer than this is left to recvmsg(2): its length has to fit into a request's data.
+const LIGHT_MAX: usize = (1 << 30) - 1;
 
 pub(super) struct Receive<'call> {
     pub(super) eps: &'call mut [Mmep],
@@ -32,21 +32,27 @@ pub(super) struct Receive<'call> {
     pub(super) flags: i32,
     /// The room for a name and for control messages of each message, as the caller set it; empty until it is needed.
     pub(super) lens: Vec<Lens>,
+    /// The call receives one message of each socket, of which a submission may report the length and MSG_TRUNC alone.
+    pub(super) tells_cut: bool,
 }
 
 /// `msg_namelen` and `msg_controllen`.
 pub(super) type Lens = (libc::socklen_t, usize);
 
 impl Receive<'_> {
-    /// The length of a message for which recv(2) gives all that recvmsg(2) would: it has one
-    /// piece and wants neither address nor control data, and the caller asked for the real
-    /// length, which tells whether it was cut off.
+    /// The piece of a message for which recv(2) gives all that recvmsg(2) would, if it reports that the message was cut
+    /// off: it has one piece and wants neither address nor control data.
     #[inline]
     fn light(&self, place: usize) -> Option<(*mut u8, usize)> {
+        const OTHER: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC;
         let header = &self.msgs[place].msg_hdr;
         let bare = header.msg_name.is_null() && header.msg_control.is_null() && header.msg_controllen == 0;
         let vector = header.msg_iov;
-        if !self.may_be_light() || !bare || header.msg_iovlen != 1 || vector.is_null() || !vector.is_aligned()
+        if self.flags & OTHER != 0
+            || !bare
+            || header.msg_iovlen != 1
+            || vector.is_null()
+            || !vector.is_aligned()
         {
             return None;
         }
@@ -55,16 +61,15 @@ impl Receive<'_> {
         (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
     }
 
+    /// The caller asked for the real length of datagrams, which tells whether they were cut off.
     #[inline]
-    fn may_be_light(&self) -> bool {
-        const OTHER: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC;
-        self.flags & (libc::MSG_TRUNC | OTHER) == libc::MSG_TRUNC
+    fn asks_length(&self) -> bool {
+        self.flags & libc::MSG_TRUNC != 0
     }
 
-    /// Keeps what came of the entry's next message; recv(2) with room for `light` bytes wrote
-    /// no header.
-    #[inline]
-    fn keep(&mut self, entry: usize, light: Option<usize>, result: i32) -> bool {
+    /// Keeps what came of the entry's next message; recv(2) wrote no header, and says so much of the message's flags.
+    #[inline(always)]
+    fn keep(&mut self, entry: usize, flags: Option<i32>, result: i32) -> bool {
         let (ep, room) = (&mut self.eps[entry], &mut self.rooms[entry]);
         if result < 0 {
             if room.done == 0 {
@@ -79,9 +84,8 @@ impl Receive<'_> {
         ep.num = room.done as i32;
         let message = &mut self.msgs[place];
         message.msg_len = result as u32;
-        if let Some(len) = light {
-            let cut = result as usize > len;
-            message.msg_hdr.msg_flags = if cut { libc::MSG_TRUNC } else { 0 };
+        if let Some(flags) = flags {
+            message.msg_hdr.msg_flags = flags;
         }
         room.left() > 0 && (result > 0 || !self.can_end(entry))
     }
@@ -178,7 +182,7 @@ impl Work for Receive<'_> {
     }
 
     fn pays_as_submission(&self, active: &[u32], round: usize) -> bool {
-        let least = if self.may_be_light() { LIGHT_LEAST } else { OTHERS_LEAST };
+        let least = if self.asks_length() || self.tells_cut { LIGHT_LEAST } else { OTHERS_LEAST };
         active.len() >= least && round < RECEIVE_ROUNDS
     }
 
@@ -186,11 +190,17 @@ impl Work for Receive<'_> {
     fn request(&mut self, entry: u32) -> squeue::Entry {
         let place = self.rooms[entry as usize].next();
         let fd = types::Fd(self.eps[entry as usize].sockfd);
-        match self.light(place) {
+        // A silent request completes if there is less than it asks for, or if the message was cut off.
+        let (flags, silence, mark) = match self.asks_length() {
+            true => (self.flags, squeue::Flags::empty(), LIGHT),
+            false => (self.flags | libc::MSG_WAITALL, squeue::Flags::SKIP_SUCCESS, LIGHT | SILENT),
+        };
+        match self.light(place).filter(|_| self.asks_length() || self.tells_cut) {
             Some((room, len)) => opcode::Recv::new(fd, room, len as u32)
-                .flags(self.flags)
+                .flags(flags)
                 .build()
-                .user_data(u64::from(entry) | (len as u64) << 32 | LIGHT),
+                .flags(silence)
+                .user_data(u64::from(entry) | (len as u64) << 32 | mark),
             None => {
                 let header = &raw mut self.msgs[place].msg_hdr;
                 opcode::RecvMsg::new(fd, header).flags(self.flags as u32).build().user_data(u64::from(entry))
@@ -198,16 +208,25 @@ impl Work for Receive<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn completed(&mut self, data: u64, result: i32) -> bool {
-        let light = (data & LIGHT != 0).then_some((data & !LIGHT) as usize >> 32);
+        let len = (data & !(LIGHT | SILENT)) as usize >> 32;
+        let flags = (data & LIGHT != 0).then(|| cut(result, len + usize::from(data & SILENT == 0)));
         let entry = data as u32 as usize;
-        let result = if result == -libc::EINVAL && light.is_none() && self.has_too_many_pieces(entry) {
+        let result = if result == -libc::EINVAL && flags.is_none() && self.has_too_many_pieces(entry) {
             -libc::EMSGSIZE
         } else {
             result
         };
-        self.keep(entry, light, as_from_a_call(self.eps[entry].sockfd, result))
+        self.keep(entry, flags, as_from_a_call(self.eps[entry].sockfd, result))
+    }
+
+    /// The message has as many bytes as there was room, and was not cut off.
+    fn unreported(&mut self, entry: u32) {
+        if self.tells_cut && self.is_unfinished(entry) {
+            let len = self.light(self.rooms[entry as usize].next()).map_or(0, |(_, len)| len);
+            self.keep(entry as usize, Some(0), len as i32);
+        }
     }
 
     fn call(&mut self, entry: u32) -> u64 {
@@ -215,7 +234,7 @@ impl Work for Receive<'_> {
         let fd = self.eps[entry].sockfd;
         if self.rooms[entry].left() == 1 {
             let place = self.rooms[entry].next();
-            let light = self.light(place);
+            let light = self.light(place).filter(|_| self.asks_length());
             let header = &raw mut self.msgs[place].msg_hdr;
             // SAFETY: the header is one of ours, and the caller answers for what it points to.
             let received = unsafe {
@@ -224,8 +243,8 @@ impl Work for Receive<'_> {
                     None => message::receive_message(fd, header, self.flags),
                 }
             };
-            let light = light.map(|(_, len)| len);
-            self.keep(entry, light, as_result(received));
+            let result = as_result(received);
+            self.keep(entry, light.map(|(_, len)| cut(result, len + 1)), result);
             return 1;
         }
         self.note_lens();
@@ -260,4 +279,10 @@ impl Work for Receive<'_> {
         }
         calls
     }
+}
+
+/// The flags of a message that was cut off if it has so many bytes.
+#[inline]
+fn cut(result: i32, least: usize) -> i32 {
+    if result >= 0 && result as usize >= least { libc::MSG_TRUNC } else { 0 }
 }

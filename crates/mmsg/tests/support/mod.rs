@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use mmsg::{Backend, Caller};
+use mmsg::{Backend, Caller, Mmep};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Address that nothing is mapped at.
@@ -276,4 +276,16 @@ pub(crate) fn callers() -> Vec<Caller> {
         println!("SKIPPED the calls on io_uring: there is none here");
     }
     callers
+}
+
+/// Shows the caller short queues, one message at a time: from then on its calls receive one message of each socket.
+pub(crate) fn shorten(caller: &mut Caller, socket: &impl AsRawFd, sender: &Socket) {
+    for _ in 0..9 {
+        assert_eq!(sender.send(b"one").unwrap(), 3);
+        arrived(socket);
+        let mut vector = Vector::new(&vec![Shape::plain(8); 4]);
+        let mut eps = [Mmep { sockfd: socket.as_raw_fd(), num: 0, offset: 0 }];
+        // SAFETY: the vector's memory lives.
+        assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }, Ok(1));
+    }
 }
