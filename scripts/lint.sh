@@ -65,7 +65,8 @@ else
 fi
 
 if command -v shellcheck >/dev/null; then
-    check shell shellcheck .ci/run scripts/*.sh packaging/tests/*.sh
+    mapfile -t shell < <(git ls-files '*.sh')
+    check shell shellcheck .ci/run packaging/debian/*.p{re,ost}* "${shell[@]}"
 else
     skip shell "shellcheck is not installed (apt-get install shellcheck)"
 fi

@@ -66,7 +66,7 @@ expect_world() {
 }
 
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
-    example=echo
+    example='echo'
     start 0 2
     expect 'over and over\n' $'over and over\n'
     expect 'and once more\n' $'and once more\n'
