@@ -16,45 +16,9 @@
  * the event not ready, which means that all was read or written. Until then the event is not active,
  * and nginx adds it itself when it comes to wait.
  */
-#include <ngx_config.h>
-#include <ngx_core.h>
-#include <ngx_event.h>
-#include <ngx_http.h>
+#include "ngx_megapipe.h"
 
-#include <megapipe.h>
 #include <poll.h>
-
-/* Answers up to this size are copied and written quietly. */
-#define COPIED 16384
-
-/* Buffers held for a connection, at which its reading pauses until nginx has read them all. Some
- * more may be on their way by then. */
-#define HELD 4
-
-/* Bytes that came and were not read yet. */
-typedef struct segment_s segment_t;
-
-struct segment_s {
-    segment_t  *next;
-    u_char     *at;
-    size_t      left;
-    uint32_t    buffer;
-};
-
-/* The module's state of a connection, at its place among nginx's. */
-typedef struct {
-    mp_handle   handle;   /* of a connection that is the channel's */
-    mp_op       reading;  /* its read stream; 0: it ended, or pauses */
-    mp_op       poll[2];  /* of the read and of the write event */
-    segment_t  *first;
-    segment_t  *last;
-    size_t      bytes;    /* in the segments */
-    int         error;
-    unsigned    held:16;
-    unsigned    plain:1;  /* nginx called recv() */
-    unsigned    ended:1;
-    unsigned    reported:2; /* in the list of those, for each event */
-} state_t;
 
 
 static void *create_conf(ngx_cycle_t *cycle);
@@ -67,9 +31,8 @@ static ngx_int_t notify(ngx_event_handler_pt handler);
 static ngx_int_t process(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags);
 
 
-static mp_channel   *channel;
-static state_t      *states;
-static segment_t    *spare;
+mp_channel  *ngx_megapipe_channel;
+state_t     *ngx_megapipe_states;
 
 /* Events that were reported in this turn, for the next to see whether they wait again. */
 static ngx_event_t **reported;
@@ -103,21 +66,6 @@ ngx_module_t  ngx_megapipe_module = {
 };
 
 
-static state_t *
-state_of(ngx_connection_t *c)
-{
-    return &states[c - ngx_cycle->connections];
-}
-
-
-static ngx_int_t
-failed(ngx_log_t *log, const char *what, int64_t status)
-{
-    ngx_log_error(NGX_LOG_ALERT, log, (ngx_err_t) -status, "%s() failed", what);
-    return NGX_ERROR;
-}
-
-
 /* ---- Waiting --------------------------------------------------------------------------- */
 
 static ngx_int_t
@@ -126,7 +74,7 @@ begin_poll(ngx_event_t *ev)
     ngx_connection_t  *c = ev->data;
     mp_op              op;
 
-    op = mp_poll(channel, c->fd, ev->write ? POLLOUT : POLLIN | POLLRDHUP, c);
+    op = mp_poll(ngx_megapipe_channel, c->fd, ev->write ? POLLOUT : POLLIN | POLLRDHUP, c);
     if (op < 0) {
         return failed(ev->log, "mp_poll", op);
     }
@@ -142,24 +90,9 @@ static void
 end_poll(state_t *state, unsigned write)
 {
     if (state->poll[write]) {
-        mp_cancel(channel, state->poll[write]);
+        mp_cancel(ngx_megapipe_channel, state->poll[write]);
         state->poll[write] = 0;
     }
-}
-
-
-static ngx_int_t
-begin_reading(ngx_connection_t *c, state_t *state)
-{
-    mp_op  op;
-
-    op = mp_read_stream(state->handle);
-    if (op < 0) {
-        return failed(c->log, "mp_read_stream", op);
-    }
-
-    state->reading = op;
-    return NGX_OK;
 }
 
 
@@ -169,13 +102,13 @@ take_over(ngx_connection_t *c, state_t *state)
 {
     mp_handle  handle;
 
-    handle = mp_register(channel, c->fd, c, NULL, 0);
+    handle = mp_register(ngx_megapipe_channel, c->fd, c, NULL, 0);
     if (handle < 0) {
         return failed(c->log, "mp_register", handle);
     }
 
     state->handle = handle;
-    return begin_reading(c, state);
+    return ngx_megapipe_begin_reading(c, state);
 }
 
 
@@ -208,19 +141,6 @@ del(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
 }
 
 
-static void
-drop_first(state_t *state)
-{
-    segment_t  *segment = state->first;
-
-    state->first = segment->next;
-    state->held--;
-    mp_buffer_release(channel, segment->buffer);
-    segment->next = spare;
-    spare = segment;
-}
-
-
 static ngx_int_t
 del_connection(ngx_connection_t *c, ngx_uint_t flags)
 {
@@ -236,12 +156,10 @@ del_connection(ngx_connection_t *c, ngx_uint_t flags)
         return NGX_OK;
     }
 
-    while (state->first) {
-        drop_first(state);
-    }
+    ngx_megapipe_drop_bytes(state);
 
     if (state->handle && mp_close(state->handle) == 0) {
-        /* The channel closes it, behind what is written: nginx does not. */
+        /* The ngx_megapipe_channel closes it, behind what is written: nginx does not. */
         c->shared = 1;
     }
 
@@ -249,232 +167,6 @@ del_connection(ngx_connection_t *c, ngx_uint_t flags)
     state->reported = in_list;
 
     return NGX_OK;
-}
-
-
-/* ---- Connections of the channel ---------------------------------------------------------- */
-
-static ssize_t
-receive(ngx_connection_t *c, u_char *to, size_t size)
-{
-    size_t        part, got;
-    state_t      *state = state_of(c);
-    segment_t    *segment;
-    ngx_event_t  *rev = c->read;
-
-    if (!state->handle) {
-        state->plain = c->listening != NULL && c->type == SOCK_STREAM && c->sockaddr->sa_family != AF_UNIX;
-        return ngx_os_io.recv(c, to, size);
-    }
-
-    for (got = 0; got < size && state->first; got += part) {
-        segment = state->first;
-        part = ngx_min(size - got, segment->left);
-        ngx_memcpy(to + got, segment->at, part);
-        segment->at += part;
-        segment->left -= part;
-
-        if (segment->left == 0) {
-            drop_first(state);
-        }
-    }
-
-    state->bytes -= got;
-    rev->available = (int) state->bytes;
-    rev->ready = state->first || ((state->ended || state->error) && got);
-
-    if (!state->first && !state->reading && !state->ended && !state->error
-        && begin_reading(c, state) != NGX_OK)
-    {
-        rev->error = 1;
-        return NGX_ERROR;
-    }
-
-    if (got) {
-        return (ssize_t) got;
-    }
-
-    if (state->error) {
-        rev->error = 1;
-        return ngx_connection_error(c, state->error, "recv() failed");
-    }
-
-    if (state->ended) {
-        rev->eof = 1;
-        return 0;
-    }
-
-    return NGX_AGAIN;
-}
-
-
-static ssize_t
-receive_chain(ngx_connection_t *c, ngx_chain_t *chain, off_t limit)
-{
-    size_t   size;
-    ssize_t  n, got;
-
-    if (!state_of(c)->handle) {
-        return ngx_os_io.recv_chain(c, chain, limit);
-    }
-
-    for (got = 0; chain; chain = chain->next) {
-        size = chain->buf->end - chain->buf->last;
-        if (limit) {
-            size = ngx_min(size, (size_t) (limit - got));
-        }
-        if (size == 0) {
-            break;
-        }
-
-        n = receive(c, chain->buf->last, size);
-        if (n <= 0) {
-            return got ? got : n;
-        }
-
-        got += n;
-        if ((size_t) n < size) {
-            break;
-        }
-    }
-
-    return got;
-}
-
-
-/* Whether nginx keeps the connection after this answer. Else it may shut it down before the batch has
- * gone out: a lingering close does so by a call on the descriptor. */
-static ngx_uint_t
-is_kept(ngx_connection_t *c)
-{
-    ngx_http_request_t  *r = c->data;
-
-    return c->listening->handler == ngx_http_init_connection
-           && r->signature == NGX_HTTP_MODULE && r->connection == c
-           && r->keepalive && !r->reading_body && !ngx_exiting && !ngx_terminate;
-}
-
-
-/* Whether nginx's own calls on the descriptor come behind what was written. Else the write event
- * becomes ready when they do, or may. */
-static ngx_uint_t
-is_drained(ngx_connection_t *c, state_t *state)
-{
-    if (!state->handle || mp_writes_queued(state->handle) == 0) {
-        return 1;
-    }
-
-    mp_flush(channel);
-
-    if (mp_writes_queued(state->handle) <= 0) {
-        return 1;
-    }
-
-    c->write->ready = 0;
-    return 0;
-}
-
-
-static ngx_int_t
-write_quietly(ngx_connection_t *c, state_t *state, u_char *bytes, size_t size)
-{
-    int  status;
-
-    if (state->error) {
-        c->write->error = 1;
-        return ngx_connection_error(c, state->error, "send() failed");
-    }
-
-    status = mp_write_quiet(state->handle, bytes, size);
-
-    if (status == -MP_EQUEUE) {
-        c->write->ready = 0;
-        return NGX_AGAIN;
-    }
-
-    if (status < 0) {
-        c->write->error = 1;
-        return failed(c->log, "mp_write_quiet", status);
-    }
-
-    c->sent += size;
-    return NGX_OK;
-}
-
-
-static ssize_t
-send_bytes(ngx_connection_t *c, u_char *bytes, size_t size)
-{
-    state_t    *state = state_of(c);
-    ngx_int_t   status;
-
-    if (state->handle && size <= COPIED && is_kept(c)) {
-        status = write_quietly(c, state, bytes, size);
-        return status == NGX_OK ? (ssize_t) size : status;
-    }
-
-    return is_drained(c, state) ? ngx_os_io.send(c, bytes, size) : NGX_AGAIN;
-}
-
-
-/* The bytes of a chain that can be copied, or -1. */
-static ssize_t
-copied_size(ngx_chain_t *chain)
-{
-    size_t  size = 0;
-
-    for ( /* void */ ; chain; chain = chain->next) {
-        if (ngx_buf_special(chain->buf)) {
-            continue;
-        }
-        if (!ngx_buf_in_memory(chain->buf)) {
-            return -1;
-        }
-
-        size += chain->buf->last - chain->buf->pos;
-        if (size > COPIED) {
-            return -1;
-        }
-    }
-
-    return (ssize_t) size;
-}
-
-
-static ngx_chain_t *
-send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
-{
-    u_char        copy[COPIED], *last;
-    ssize_t       size = 0;
-    state_t      *state = state_of(c);
-    ngx_int_t     status;
-    ngx_chain_t  *cl;
-
-    if (!c->write->ready) {
-        return in;
-    }
-
-    if (state->handle) {
-        size = is_kept(c) ? copied_size(in) : -1;
-    }
-
-    if (!state->handle || size < 0 || (limit && size > limit)) {
-        return is_drained(c, state) ? ngx_os_io.send_chain(c, in, limit) : in;
-    }
-
-    last = copy;
-    for (cl = in; cl; cl = cl->next) {
-        if (!ngx_buf_special(cl->buf)) {
-            last = ngx_cpymem(last, cl->buf->pos, cl->buf->last - cl->buf->pos);
-        }
-    }
-
-    status = size ? write_quietly(c, state, copy, (size_t) size) : NGX_OK;
-    if (status != NGX_OK) {
-        return status == NGX_AGAIN ? in : NGX_CHAIN_ERROR;
-    }
-
-    return ngx_chain_update_sent(in, size);
 }
 
 
@@ -535,74 +227,6 @@ wait_again(void)
 
 
 static void
-take_bytes(ngx_connection_t *c, state_t *state, const struct mp_event *event)
-{
-    segment_t  *segment = spare;
-
-    if (segment) {
-        spare = segment->next;
-    } else {
-        segment = ngx_alloc(sizeof(segment_t), c->log);
-        if (segment == NULL) {
-            mp_buffer_release(channel, event->buffer);
-            state->error = ENOMEM;
-            return;
-        }
-    }
-
-    segment->next = NULL;
-    segment->at = event->buf;
-    segment->left = (size_t) event->size;
-    segment->buffer = event->buffer;
-
-    if (state->first) {
-        state->last->next = segment;
-    } else {
-        state->first = segment;
-    }
-    state->last = segment;
-    state->bytes += segment->left;
-
-    if (++state->held == HELD && state->reading) {
-        mp_cancel(channel, state->reading);
-    }
-}
-
-
-static void
-take_read(ngx_connection_t *c, const struct mp_event *event, ngx_uint_t flags)
-{
-    state_t  *state = state_of(c);
-
-    if (event->size > 0) {
-        take_bytes(c, state, event);
-    }
-
-    if (!event->more) {
-        state->reading = 0;
-
-        if (event->size == 0) {
-            state->ended = 1;
-            c->read->pending_eof = 1;
-
-        } else if (event->size == -ECANCELED) {
-            if (!state->first && begin_reading(c, state) != NGX_OK) {
-                state->error = EIO;
-            } else {
-                return;
-            }
-
-        } else if (event->size < 0) {
-            state->error = (int) -event->size;
-        }
-    }
-
-    c->read->available = (int) state->bytes;
-    report(c->read, flags);
-}
-
-
-static void
 take_poll(ngx_connection_t *c, const struct mp_event *event, ngx_uint_t flags)
 {
     state_t      *state = state_of(c);
@@ -632,7 +256,9 @@ take(const struct mp_event *event, ngx_uint_t flags)
     switch (event->cmd) {
 
     case MP_READ:
-        take_read(c, event, flags);
+        if (ngx_megapipe_take_read(c, event)) {
+            report(c->read, flags);
+        }
         break;
 
     case MP_POLL:
@@ -669,7 +295,7 @@ process(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
     wait_again();
 
     limit = timer == NGX_TIMER_INFINITE ? MP_FOREVER : (int64_t) timer * 1000000;
-    status = mp_dispatch(channel, limit, &event);
+    status = mp_dispatch(ngx_megapipe_channel, limit, &event);
 
     if (flags & NGX_UPDATE_TIME || ngx_event_timer_alarm) {
         ngx_time_update();
@@ -682,7 +308,7 @@ process(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
 
     while (status == 1) {
         take(&event, flags);
-        status = mp_next_ready(channel, &event);
+        status = mp_next_ready(ngx_megapipe_channel, &event);
     }
 
     return status < 0 ? failed(cycle->log, "mp_dispatch", status) : NGX_OK;
@@ -696,7 +322,7 @@ notify(ngx_event_handler_pt handler)
     int  status;
 
     notified = handler;
-    status = mp_wakeup(channel);
+    status = mp_wakeup(ngx_megapipe_channel);
 
     return status < 0 ? failed(ngx_cycle->log, "mp_wakeup", status) : NGX_OK;
 }
@@ -726,24 +352,20 @@ init(ngx_cycle_t *cycle, ngx_msec_t timer)
         config.read_buffers *= 2;
     }
 
-    if (channel == NULL) {
-        status = mp_create(&config, &channel);
+    if (ngx_megapipe_channel == NULL) {
+        status = mp_create(&config, &ngx_megapipe_channel);
         if (status < 0) {
             return failed(cycle->log, "mp_create", status);
         }
     }
 
-    states = ngx_calloc(cycle->connection_n * sizeof(state_t), cycle->log);
+    ngx_megapipe_states = ngx_calloc(cycle->connection_n * sizeof(state_t), cycle->log);
     reported = ngx_alloc(2 * cycle->connection_n * sizeof(ngx_event_t *), cycle->log);
-    if (states == NULL || reported == NULL) {
+    if (ngx_megapipe_states == NULL || reported == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_io = ngx_os_io;
-    ngx_io.recv = receive;
-    ngx_io.recv_chain = receive_chain;
-    ngx_io.send = send_bytes;
-    ngx_io.send_chain = send_chain;
+    ngx_megapipe_set_calls();
 
     ngx_event_actions = context.actions;
     ngx_event_flags = NGX_USE_CLEAR_EVENT;
@@ -756,8 +378,8 @@ init(ngx_cycle_t *cycle, ngx_msec_t timer)
 static void
 done(ngx_cycle_t *cycle)
 {
-    if (channel) {
-        mp_destroy(channel);
-        channel = NULL;
+    if (ngx_megapipe_channel) {
+        mp_destroy(ngx_megapipe_channel);
+        ngx_megapipe_channel = NULL;
     }
 }
