@@ -80,7 +80,7 @@ provide_build() {
         read -ra rust <<<"$(rust_packages)"
         [ "${#rust[@]}" -gt 0 ] || note "missing: Rust $RUST_NEEDED"
     fi
-    install "${missing[@]}" "${rust[@]}" || {
+    install_packages "${missing[@]}" "${rust[@]}" || {
         # Apt may refuse because of a Rust that is there, and too old.
         [ $? -ne 2 ] || [ "${#rust[@]}" -eq 0 ] || say_rust
         return 1
@@ -112,7 +112,7 @@ provide_checks() {
     for pair in "${CHECKS[@]}"; do
         has "${pair%:*}" || missing+=("${pair#*:}")
     done
-    install "${missing[@]}"
+    install_packages "${missing[@]}"
 }
 
 # Packages that are not installed are installed; none is a success.
@@ -121,7 +121,7 @@ provide_packages() {
     for package in "$@"; do
         is_installed "$package" || missing+=("$package")
     done
-    install "${missing[@]}"
+    install_packages "${missing[@]}"
 }
 
 rust_version() { "$CARGO" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/'; }
@@ -162,7 +162,7 @@ finish_rust() {
         note 'rustup could not install a toolchain'
         read -ra rust <<<"$(rust_packages without-rustup)"
         if [ "${#rust[@]}" -gt 0 ] && is_installed rustup; then
-            install "${rust[@]}" rustup-
+            install_packages "${rust[@]}" rustup-
         fi
     fi
     version=$(compgen -c cargo-1. | sort -V | tail -n 1)
@@ -226,7 +226,7 @@ read_lists() {
 
 # Installs packages; none is a success. Removes nothing, except what the caller names as PACKAGE-.
 # Fails with 2 if apt did.
-install() {
+install_packages() {
     local command=(install -y --no-install-recommends) status=0
     [ $# -gt 0 ] || return 0
     may_install "$@" && read_lists || return

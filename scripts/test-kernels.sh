@@ -30,7 +30,7 @@ fetch() {
     fi
     kernel=$KERNELS/${package#linux-image-}
     if [ ! -e "$kernel/vmlinux" ]; then
-        unpack "$package" "$kernel" >"$KERNELS/unpack.log" 2>&1 || {
+        unpack_kernel "$package" "$kernel" >"$KERNELS/unpack.log" 2>&1 || {
             tr '\n' ' ' <"$KERNELS/unpack.log"
             return 1
         }
@@ -38,7 +38,7 @@ fetch() {
     printf '%s\n' "$kernel"
 }
 
-unpack() {
+unpack_kernel() {
     local package=$1 kernel=$2 module file
     rm -rf "$kernel"
     mkdir -p "$kernel/modules"
