@@ -152,6 +152,7 @@ fn measure(
         let load = load(plan, case, address, request, share).command(&this_program());
         Process::start(load, folder, &CpuSet::allowed()?)
     };
+    let before = server.cpu_time()?;
     let mut client = start(Request::HttpOnce, 1.0)?;
     let _blocking = (case == Case::Blocked).then(|| start(Request::HttpBlocking, BLOCKING)).transpose()?;
     match case {
@@ -166,12 +167,14 @@ fn measure(
         Case::Short | Case::Locality | Case::Blocked => {}
     }
     let load: Report = serde_json::from_str(&client.finish(plan.length + PATIENCE * 4, stop)?)?;
+    let cpu = server.cpu_time()?.saturating_sub(before);
     let workers = if program == Program::Prefork { Counts::of(&counts)?.all() } else { Vec::new() };
     let fields = json!({
         "case": case,
         "program": program,
         "variant": variant,
         "connections_per_s": load.requests / plan.length.as_secs_f64(),
+        "server_cpu_us_per_connection": cpu.as_secs_f64() * 1e6 / load.requests.max(1.0),
         "answered": load.requests,
         "errors": load.failures,
         "unfinished": load.unanswered,

@@ -228,6 +228,11 @@ pub const VIEWS: &[View] = &[
         point: &[key!("case"), key!("program")],
         figures: &[
             figure!("conn/s", 0, "connections_per_s").beside(&[Ratio::to("ratio", &[&["plain"]]).ranged()]),
+            figure!("server CPU us", 1, "server_cpu_us_per_connection").beside(&[Ratio::to(
+                "ratio",
+                &[&["plain"]],
+            )
+            .ranged()]),
             figure!("p50 ms", 2, "p50_us", 1e-3),
             figure!("p99 ms", 2, "p99_us", 1e-3).over(Over::Range),
             figure!("slow", 0, "slow").over(Over::Most),

@@ -111,6 +111,11 @@ impl Server {
         Ok(Server { program, process })
     }
 
+    /// CPU time of all its processes.
+    pub(super) fn cpu_time(&self) -> io::Result<Duration> {
+        self.process.cpu_time()
+    }
+
     /// Stops the first of its workers for so long.
     pub(super) fn stop_a_worker(&self, length: Duration) -> io::Result<()> {
         let _stopped = match self.program.has_channels() {
