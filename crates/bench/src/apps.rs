@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use crate::Reason;
 use crate::child::MONITOR_POLICY;
 use crate::cpu::CpuSet;
+use crate::network::{self, Namespace};
 use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
 use crate::pair::Placement;
 use crate::product;
@@ -93,6 +94,9 @@ pub struct Plan {
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
     #[arg(value_parser = whole(1..=1_000_000_u32))]
     sizes: Vec<u32>,
+    /// Put the servers behind a veth pair, with packets spread over all CPUs (RPS); memcached and nginx alone, as root
+    #[arg(long)]
+    veth: bool,
     /// The two CPUs, such as 0,1: the server takes the first, the client the last
     #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
     cpus: CpuSet,
@@ -171,6 +175,13 @@ impl Scenario for Plan {
             ))
             .into());
         }
+        if self.veth {
+            if !self.apps.iter().all(|app| app.has_channels()) {
+                return Err(Unusable("--veth is for --apps memcached,nginx".to_owned()).into());
+            }
+            // Before there is a second thread, which could not follow.
+            network::enter_own()?;
+        }
         product::megapipe()?;
         product::library()?;
         let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
@@ -191,6 +202,7 @@ impl Scenario for Plan {
         run.header(json!({
             "cpus": self.cpus.as_slice(),
             "seconds": self.window.as_secs_f64(),
+            "network": if self.veth { "veth" } else { "loopback" },
             "versions": versions(self, run.stop),
         }))?;
         for round in 1..=run.rounds {
@@ -244,6 +256,7 @@ struct Run<'plan> {
     plan: &'plan Plan,
     stop: &'plan AtomicBool,
     product: Product,
+    servers: Option<Namespace>,
     databases: HashMap<&'static str, Database>,
     /// Requests per second of plain TCP in the first round, of each closed loop.
     plain: HashMap<Case, f64>,
@@ -290,6 +303,7 @@ impl<'plan> Run<'plan> {
             plan,
             stop,
             product,
+            servers: plan.veth.then(Namespace::of_servers).transpose()?,
             databases: HashMap::new(),
             plain: HashMap::new(),
             number: 0,
@@ -312,6 +326,7 @@ impl<'plan> Run<'plan> {
         let mut site = Site {
             folder: self.folder.path(),
             product: &self.product,
+            servers: self.servers.as_ref(),
             number: self.number,
             database: None,
             transport,

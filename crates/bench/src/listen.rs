@@ -5,10 +5,9 @@
 //! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
 //! stands beside the others' ratios.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -114,7 +113,7 @@ impl Scenario for Plan {
 
     fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
         run.header(json!({ "scenario": "listen", "seconds": self.length.as_secs_f64() }))?;
-        let servers = namespace().map_err(RunError::lacks(
+        let servers = Namespace::of_servers().map_err(RunError::lacks(
             "cannot make network namespaces; this needs root, ip(8) and unshare(1)",
         ))?;
         let folder = tempfile::tempdir().map_err(RunError::lacks("cannot make a temporary folder"))?;
@@ -145,7 +144,7 @@ fn measure(
     folder: &Path,
     stop: &AtomicBool,
 ) -> Result<Record, Reason> {
-    let address = SocketAddr::new(SERVER.into(), port);
+    let address = SocketAddr::new(network::SERVER.into(), port);
     let counts = region::create(server::COUNTS_BYTES)?;
     let server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder, stop)?;
     let start = |request, share| {
@@ -206,29 +205,6 @@ fn load(plan: &Plan, case: Case, address: SocketAddr, request: Request, share: f
         patience: Some(PATIENCE),
     }
 }
-
-/// For servers; packets are spread over all CPUs at both ends (RPS).
-fn namespace() -> Result<Namespace, Reason> {
-    let servers = Namespace::joined("veth0", CLIENT, SERVER)?;
-    for mut shell in [Command::new("unshare"), servers.command("unshare")] {
-        let set = shell.args(["--mount", "sh", "-ec", SETTINGS]).output()?;
-        if !set.status.success() {
-            return Err(String::from_utf8_lossy(&set.stderr).trim().into());
-        }
-    }
-    Ok(servers)
-}
-
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
-
-/// sysfs shows the devices of the namespace that mounts it. Short connections leave a port in TIME_WAIT each, which is
-/// not what is measured; and what is measured has to do without `tcp_migrate_req`.
-const SETTINGS: &str = "mount -t sysfs sysfs /sys
-mask=$(printf %x $(((1 << $(nproc --all)) - 1)))
-for queue in /sys/class/net/veth0/queues/rx-*; do echo $mask >$queue/rps_cpus; done
-echo 2000 >/proc/sys/net/ipv4/tcp_max_tw_buckets
-echo 0 >/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Workers or threads of each server, each on a CPU of its own.
 const WORKERS: usize = 2;

@@ -55,6 +55,19 @@ impl Namespace {
         Ok(made)
     }
 
+    /// One for servers, at [`SERVER`]; packets are spread over all CPUs at both ends (RPS).
+    pub(crate) fn of_servers() -> Result<Self, Reason> {
+        let servers = Self::joined("veth0", CLIENT, SERVER)?;
+        ip(Command::new("ip"), "link set lo up")?;
+        for mut shell in [Command::new("unshare"), servers.command("unshare")] {
+            let set = shell.args(["--mount", "sh", "-ec", SPREAD]).output()?;
+            if !set.status.success() {
+                return Err(String::from_utf8_lossy(&set.stderr).trim().into());
+            }
+        }
+        Ok(servers)
+    }
+
     /// That of a process.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         Ok(Self(Arc::new(File::open(format!("/proc/{pid}/ns/net"))?)))
@@ -78,6 +91,18 @@ impl Namespace {
         }
     }
 }
+
+/// Where servers of [`Namespace::of_servers`] are.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
+
+/// sysfs shows the devices of the namespace that mounts it. Short connections leave a port in TIME_WAIT each, which is
+/// not what is measured; and what is measured has to do without `tcp_migrate_req`.
+const SPREAD: &str = "mount -t sysfs sysfs /sys
+mask=$(printf %x $(((1 << $(nproc --all)) - 1)))
+for queue in /sys/class/net/veth0/queues/rx-*; do echo $mask >$queue/rps_cpus; done
+echo 2000 >/proc/sys/net/ipv4/tcp_max_tw_buckets
+echo 0 >/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Gives the calling thread another network namespace, with settings that are the same for every server. What cannot
 /// be set stays as it is: the client then runs out of ports, and says so.

@@ -97,14 +97,14 @@ impl Run<'_> {
     }
 
     fn wrk(&self) -> Result<Measured, Reason> {
-        let port = self.server.port()?;
+        let address = self.server.address()?;
         let mut command = self.site.program("wrk", Part::Client)?;
         command.args(["-t", "1", "-c", &self.case.connections.to_string()]);
         command.args(["-d", &format!("{}s", self.whole_seconds()), "--latency"]);
         if self.case.operation == Operation::Short {
             command.args(["-H", "Connection: close"]);
         }
-        command.arg(format!("http://127.0.0.1:{port}/"));
+        command.arg(format!("http://{address}/"));
         self.run(command, output::wrk)
     }
 

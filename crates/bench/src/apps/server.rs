@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,7 @@ use super::waits::Waits;
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::load::Target;
+use crate::network::{self, Namespace};
 use crate::options::this_program;
 use crate::part;
 use crate::process::Process;
@@ -41,6 +42,8 @@ pub(super) struct Site<'run> {
     /// For their files.
     pub(super) folder: &'run Path,
     pub(super) product: &'run Product,
+    /// Where servers are, if not where the clients are.
+    pub(super) servers: Option<&'run Namespace>,
     /// Of the measurement.
     pub(super) number: u32,
     pub(super) database: Option<&'run Database>,
@@ -94,6 +97,11 @@ impl Site<'_> {
         undress(&mut command);
         command.env("MEGAPIPE_MONITOR", &self.product.monitor);
         command
+    }
+
+    /// Where servers listen.
+    fn address(&self) -> Ipv4Addr {
+        if self.servers.is_some() { network::SERVER } else { Ipv4Addr::LOCALHOST }
     }
 
     /// The folder of the servers' loops on channels, if this is what is measured.
@@ -165,8 +173,12 @@ impl Server {
     }
 
     pub(super) fn port(&self) -> Result<u16, Reason> {
+        Ok(self.address()?.port())
+    }
+
+    pub(super) fn address(&self) -> Result<SocketAddr, Reason> {
         match &self.target {
-            Target::Tcp(address) => Ok(address.port()),
+            Target::Tcp(address) => Ok(*address),
             Target::Unix(_) => Err("it has a UNIX socket alone".into()),
         }
     }
@@ -178,11 +190,12 @@ impl Server {
 
 /// Starts a server of tests/programs.toml, with these values in its files and more arguments.
 fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str]) -> Result<Server, Reason> {
-    let port = free_port()?;
-    let program = Program::new(name, site.home(), port, values)?;
+    let (port, address) = (free_port()?, site.address().to_string());
+    let values = [values, &[("address", &address)]].concat();
+    let program = Program::new(name, site.home(), port, &values)?;
     let (target, way) = match program.socket {
         Some(socket) if site.transport == Transport::Unix => (Target::Unix(socket), program.unix),
-        _ => (Target::Tcp((Ipv4Addr::LOCALHOST, port).into()), program.tcp),
+        _ => (Target::Tcp((site.address(), port).into()), program.tcp),
     };
     let mut command = site.program(&program.command[0], Part::Server)?;
     command.args(&program.command[1..]).args(way).args(arguments);
@@ -197,6 +210,9 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
     }
     if let Some(file) = &program.ready {
         let _ = fs::remove_file(file); // of one that did not end in time
+    }
+    if let Some(servers) = site.servers {
+        servers.enter(&mut command);
     }
     let mut process = Process::start(command, site.folder, site.server_cpus)?;
     if program.ready.is_some() {
