@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds mTCP's ports of lighttpd 1.4.32 and of Apache's ab, unchanged, over libmegapipe_mtcp:
-#   examples/mtcp/ports.sh MTCP FOLDER [lighttpd|ab]
+#   examples/mtcp/ports.sh MTCP FOLDER [lighttpd|ab|kernel]
 # MTCP is a checkout of github.com/mtcp-stack/mtcp, which nothing is written to; the programs are
-# FOLDER/lighttpd and FOLDER/ab. MEGAPIPE_MTCP_LIBRARY names a static library other than this clone's.
+# FOLDER/lighttpd and FOLDER/ab. `kernel` builds lighttpd as it is without mTCP: FOLDER/kernel/lighttpd.
+# MEGAPIPE_MTCP_LIBRARY names a static library other than this clone's.
 set -euo pipefail
 
 fail() {
@@ -11,8 +12,8 @@ fail() {
 }
 
 case $#:${3:-both} in
-2:both | 3:lighttpd | 3:ab) wanted=${3:-both} ;;
-*) fail "usage: ports.sh MTCP FOLDER [lighttpd|ab]" ;;
+2:both | 3:lighttpd | 3:ab | 3:kernel) wanted=${3:-both} ;;
+*) fail "usage: ports.sh MTCP FOLDER [lighttpd|ab|kernel]" ;;
 esac
 clone=$(cd "$(dirname "$0")/../.." && pwd)
 library=${MEGAPIPE_MTCP_LIBRARY:-$clone/target/release/libmegapipe_mtcp.a}
@@ -27,6 +28,7 @@ library=$(realpath "$library")
 mtcp=$(realpath "$1")
 mkdir -p "$2"
 folder=$(realpath "$2")
+over_mtcp=()
 
 # What their configure scripts expect of mTCP, and of the libraries below it that ours does not need.
 # lighttpd includes eventpoll.h, of mTCP's own sources, and uses nothing of it.
@@ -68,13 +70,20 @@ build() {
     cp -r "$mtcp/apps/$application" "$folder/apps/$name"
     find "$folder/apps/$name" -exec touch -d @0 {} +
     : >"$folder/$name.log"
-    logged "$name" ./configure --prefix="$folder/installed" --sbindir="$folder" --libdir="$folder/modules" \
-        --with-libmtcp="$stack" --with-libpsio="$stack" \
+    logged "$name" ./configure --prefix="$folder/installed" --libdir="$folder/modules-$name" "${over_mtcp[@]}" \
         CFLAGS="-O2 -g -w -std=gnu89 -fcommon" LDFLAGS="-L$stack/lib" "$@"
 }
 
+lighttpd=(--without-pcre --without-zlib --without-bzip2)
+if [ "$wanted" = kernel ]; then
+    build kernel lighttpd-1.4.32 "${lighttpd[@]}" --sbindir="$folder/kernel" LIBS="-lm -lpthread"
+    logged kernel make -j2 install
+    exit
+fi
+over_mtcp=(--with-libmtcp="$stack" --with-libpsio="$stack")
+
 if [ "$wanted" != ab ]; then
-    build lighttpd lighttpd-1.4.32 --without-pcre --without-zlib --without-bzip2 LIBS=-lm
+    build lighttpd lighttpd-1.4.32 "${lighttpd[@]}" --sbindir="$folder" LIBS=-lm
     logged lighttpd make -j2 install
 fi
 if [ "$wanted" != lighttpd ]; then
