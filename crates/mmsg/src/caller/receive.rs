@@ -61,7 +61,7 @@ impl Receive<'_> {
         (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
     }
 
-    /// The caller asked for the real length of datagrams, which tells whether they were cut off.
+    /// The caller asked for the real length of datagrams, which shows whether they were cut off.
     #[inline]
     fn asks_length(&self) -> bool {
         self.flags & libc::MSG_TRUNC != 0
