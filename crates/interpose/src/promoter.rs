@@ -44,7 +44,7 @@ const UNMATCHED_MAX: u32 = 6;
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
 /// An interval from which on no answer is imminent.
 const PATIENT: Duration = Duration::from_millis(5);
-/// How long a new connection waits for its promotion in eager mode.
+/// How long a connection's first call waits for its promotion in eager mode.
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the monitor is read after the last offer that was withdrawn unanswered.
 const READS_FOR: Duration = Duration::from_secs(2);
@@ -171,18 +171,8 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
     }
 }
 
-/// A socket was accepted: the peer has made its offer by now, if it makes any, so that the answer
-/// to ours is imminent.
-pub(crate) fn accepted(socket: &'static Socket, number: u32) {
-    connected(socket, number);
-    if mode::is_eager() {
-        socket.awaited.store(true, Ordering::Relaxed);
-        await_answer(socket, number);
-    }
-}
-
-/// Before a socket's bytes go over TCP: eager mode wants all of them on rings. True: the call may
-/// have waited for that.
+/// Before a socket's bytes go over TCP: eager mode wants them on rings. True: the call may have
+/// waited for that.
 #[inline]
 pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
     mode::is_eager() && {
@@ -209,6 +199,8 @@ fn await_answer(socket: &'static Socket, number: u32) {
     while socket.state() == State::Plain && !offer(socket, number) && clock::now() < deadline {
         std::thread::yield_now();
     }
+    // The answer may have come before.
+    with(Promoter::answers);
     while socket.state() == State::Offered {
         let left = deadline.saturating_sub(clock::now());
         let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
@@ -576,6 +568,11 @@ impl Promoter {
             self.withdraw(token, false);
             return;
         };
+        // Not before this process uses it: another one may copy it without a word (pidfd_getfd(2)),
+        // and counts tell only what that one has moved till then.
+        if mode::is_eager() && !socket.awaited.load(Ordering::Relaxed) {
+            return self.kept.push(grant);
+        }
         if socket.busy.load(Ordering::SeqCst) > 0 {
             IMPATIENT.store(true, Ordering::Relaxed);
             stats::stays_on_tcp(socket, Reason::Busy);

@@ -75,7 +75,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
             }
             descriptors::made(new, Entry::Unknown);
             if let Some((number, socket)) = watched(new) {
-                promoter::accepted(socket, number);
+                promoter::connected(socket, number);
             }
             return;
         };
@@ -86,7 +86,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
             let may_have =
                 listener.may_have_options.load(Ordering::Relaxed) || listener.holders.are_several();
             socket.may_have_options.store(may_have, Ordering::Relaxed);
-            promoter::accepted(socket, number);
+            promoter::connected(socket, number);
         }
     });
     new
