@@ -1,6 +1,7 @@
 //! The client of the monitor: which connections are offered, and how answers are handled.
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,8 +45,9 @@ const UNMATCHED_MAX: u32 = 6;
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
 /// An interval from which on no answer is imminent.
 const PATIENT: Duration = Duration::from_millis(5);
-/// How long a connection's first call waits for its promotion in eager mode.
-const EAGER_PATIENCE: Duration = Duration::from_millis(10);
+/// How long a call waits for the monitor: a connection's first one in eager mode, and a copy of
+/// another process's connection.
+const MONITORS_TIME: Duration = Duration::from_millis(10);
 /// How long the monitor is read after the last offer that was withdrawn unanswered.
 const READS_FOR: Duration = Duration::from_secs(2);
 
@@ -187,33 +189,61 @@ pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
     }
 }
 
-/// Waits for the monitor's answer before the first byte is sent, for up to [`EAGER_PATIENCE`].
+/// Waits for the monitor's answer before the first byte is sent, for up to [`MONITORS_TIME`].
 #[cold]
 fn await_answer(socket: &'static Socket, number: u32) {
     if signals::is_on_small_stack() {
         // Neither offers nor answers are handled here.
         return;
     }
-    let deadline = clock::now() + EAGER_PATIENCE;
+    let deadline = clock::now() + MONITORS_TIME;
     // Another thread may have held the promoter during the offer.
     while socket.state() == State::Plain && !offer(socket, number) && clock::now() < deadline {
         std::thread::yield_now();
     }
     // The answer may have come before.
     with(Promoter::answers);
-    while socket.state() == State::Offered {
-        let left = deadline.saturating_sub(clock::now());
-        let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
-        let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
-        // Another thread may read the answer meanwhile.
-        let left = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(left.min(Duration::from_millis(1)).subsec_nanos()),
+    while socket.state() == State::Offered && await_monitor(deadline) {}
+}
+
+/// Handles what the monitor says next. False: it says nothing until then.
+fn await_monitor(deadline: Instant) -> bool {
+    let left = deadline.saturating_sub(clock::now());
+    let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return false };
+    let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
+    // Another thread may read the answer meanwhile.
+    let left = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(left.min(Duration::from_millis(1)).subsec_nanos()),
+    };
+    let polled = rustix::event::poll(&mut monitor, Some(&left)).is_ok();
+    if polled {
+        with(Promoter::answers);
+    }
+    polled
+}
+
+/// This descriptor was copied out of another process, which does not know: the monitor refuses its
+/// offer of that connection.
+#[cold]
+pub(crate) fn copied(raw: c_int) {
+    let Some(fd) = borrow(raw).filter(|_| mode::promotes() && kernel::peer(raw).is_some()) else { return };
+    let deadline = clock::now() + MONITORS_TIME;
+    loop {
+        let mut told = None;
+        let free = with(|promoter| {
+            told = promoter.client().map(|client| client.decline(Reason::Shared, fd));
+        });
+        // Until the monitor has said hello, or another thread has read that.
+        let goes_on = match (free, told) {
+            (true, Some(false)) => await_monitor(deadline),
+            (true, _) => return,
+            (false, _) => clock::now() < deadline,
         };
-        if rustix::event::poll(&mut monitor, Some(&left)).is_err() {
+        if !goes_on {
             return;
         }
-        with(Promoter::answers);
+        std::thread::yield_now();
     }
 }
 

@@ -33,8 +33,19 @@ impl Declined {
         }
     }
 
-    /// The endpoint is offered after all.
-    pub(crate) fn forget(&mut self, endpoint: &Endpoint) {
+    /// An offer of the endpoint. False: another process has the socket, too, and it stays declined.
+    pub(crate) fn may_be_offered(&mut self, endpoint: &Endpoint, verifier: &mut Verifier) -> bool {
+        let shared = |(verified, reason): &(Verified, Reason)| {
+            *reason == Reason::Shared && verified.endpoint.cookie == endpoint.cookie && verifier.is_still(verified)
+        };
+        let may = !self.reasons.get(&Place::of(endpoint)).is_some_and(shared);
+        if may {
+            self.forget(endpoint);
+        }
+        may
+    }
+
+    fn forget(&mut self, endpoint: &Endpoint) {
         let place = Place::of(endpoint);
         if self.reasons.remove(&place).is_some() {
             self.order.retain(|other| *other != place);

@@ -198,7 +198,7 @@ impl Matcher {
                 if client.bucket.take(limits.offers_per_second, limits.offers_burst, now)
                     && let Ok(verified) = self.verifier.examine(descriptor).0
                 {
-                    self.declined.keep(verified, reason);
+                    self.decline(verified, reason, now);
                 }
                 Ok(())
             }
@@ -323,7 +323,10 @@ impl Matcher {
         if self.promoted.contains_key(&verified.endpoint.cookie) {
             return Err(Reason::ClosedEarly);
         }
-        self.declined.forget(&verified.endpoint);
+        if !self.declined.may_be_offered(&verified.endpoint, &mut self.verifier) {
+            self.report_declined(party, Some(Reason::Shared));
+            return Err(Reason::NoPeer);
+        }
         let earlier = self.offers.same(&verified.endpoint);
         if earlier.is_some_and(|earlier| self.verifier.is_still(&earlier.verified)) {
             // Another holder of the same socket was faster.
@@ -341,6 +344,17 @@ impl Matcher {
             self.refuse(mirror.party, Reason::ClosedEarly, now);
         }
         self.wait_if_allowed(Offer::new(party, verified, now, expires))
+    }
+
+    /// The endpoint is not to be offered; if another process has done so already, that is refused.
+    fn decline(&mut self, verified: Verified, reason: Reason, now: Instant) {
+        if reason == Reason::Shared
+            && let Some(offer) = self.take(Offers::take_same, &verified)
+        {
+            self.report_declined(offer.party, Some(reason));
+            self.refuse(offer.party, Reason::NoPeer, now);
+        }
+        self.declined.keep(verified, reason);
     }
 
     /// Removes a waiting offer; its client no longer holds the token.

@@ -176,6 +176,9 @@ pub unsafe fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
     if new >= 0 {
         // The file that it refers to is not known here.
         descriptors::handed_over(new);
+        if table::socket(new).is_some() {
+            kept_errno(|| promoter::copied(new));
+        }
     }
     new
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use promote::Reason;
-use promote::client::Answer;
+use promote::client::{Answer, Client};
 use testkit::process;
 use testkit::skip::{self, Skipped};
 
@@ -118,6 +118,45 @@ fn a_decline_ends_with_its_connection() {
     offer(&mut a, 3, &near);
     assert_eq!(refused(&mut a), (token(3), Reason::NoPeer), "no word of the earlier connection");
     drop((first, a, b));
+    running.end();
+}
+
+/// Another process that has a copy of an endpoint declines it, before it is offered or after: that stands, for the holder
+/// that offers it and for the peer.
+#[test]
+fn a_copied_end_stays_declined() {
+    let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
+    let [mut holder, mut peer, mut copier] =
+        ["holder", "peer", "copier"].map(|name| running.client_with_doorbells(name));
+    let declined = |client: &mut Client, number| {
+        match receive(client) {
+            Answer::Declined { token: of, reason } => {
+                assert_eq!((of, reason), (token(number), Reason::Shared))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(refused(client), (token(number), Reason::NoPeer));
+    };
+    for (number, comes_first) in [(1, true), (2, false)] {
+        let (near, far) = connection("127.0.0.1", "127.0.0.1");
+        if comes_first {
+            offer(&mut holder, number, &near);
+        }
+        assert!(copier.decline(Reason::Shared, near.as_fd()));
+        if !comes_first {
+            // Behind this answer the monitor has read the decline.
+            let (other, _far) = connection("127.0.0.1", "127.0.0.1");
+            offer(&mut copier, number, &other);
+            assert_eq!(refused(&mut copier), (token(number), Reason::NoPeer));
+            offer(&mut holder, number, &near);
+        }
+        declined(&mut holder, number);
+        offer(&mut peer, number, &far);
+        declined(&mut peer, number);
+        offer(&mut holder, number + 2, &near);
+        declined(&mut holder, number + 2);
+    }
+    drop((first, holder, peer, copier));
     running.end();
 }
 
