@@ -8,6 +8,7 @@ use ring::WakeUp;
 use ring::layout::NO_WAITER;
 
 use crate::doorbell::Doorbell;
+use crate::hidden;
 use crate::kernel;
 use crate::mode;
 use crate::receive;
@@ -18,20 +19,28 @@ use crate::watch::Watch;
 /// Repeated checks at most for bytes that arrive while arming.
 const ROUNDS: u32 = 64;
 
-/// The program is about to replace the doorbell of a promoted connection by a file of its own
-/// (dup2(2)).
+/// The program is about to put a file of its own at the number of a hidden descriptor (dup2(2)),
+/// which gets another one. False: it has just been closed.
 #[cold]
-pub(crate) fn vacate_number(fd: c_int) {
+pub(crate) fn vacate_number(fd: c_int) -> bool {
     for (_, socket) in sockets::all() {
         let mut inner = socket.lock_alone();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         if promoted.doorbell.as_ref().is_some_and(|doorbell| doorbell.has(fd)) {
+            // Its set knows it by its number.
+            let set =
+                promoted.doorbell.as_ref().filter(|doorbell| doorbell.is_member).map(|doorbell| doorbell.set);
             promoted.stop_using_doorbell();
-            promoted.doorbell = None;
+            let moved = hidden::moves(fd);
+            if let Some(set @ 1..) = set {
+                promoted.watch_doorbell_in(set - 1, socket.number());
+            }
             drop(inner);
             receive::list_in_set(socket);
+            return moved;
         }
     }
+    hidden::moves(fd)
 }
 
 impl Promoted {

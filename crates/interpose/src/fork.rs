@@ -1,5 +1,6 @@
 //! fork(2): the child gets copies of its parent's state, and is a process of its own.
 
+use crate::hidden;
 use crate::local_listen;
 use crate::promoter;
 use crate::real;
@@ -66,6 +67,7 @@ pub(crate) fn in_child() {
     vfork::owns_memory(0);
     promoter::release();
     signals::forked();
+    hidden::forked();
     sockets::forked();
     sets::forked();
     rings::forked();

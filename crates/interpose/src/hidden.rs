@@ -2,42 +2,61 @@
 //! (RLIMIT_NOFILE), or from 1,024 on if the limit is higher. A program that closes one gets EBADF.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use rustix::event::EventfdFlags;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
+use crate::lock::Lock;
 use crate::mode;
 use crate::real;
 
 /// The first number, where limits allow it: outside every fd_set (select(2)), and above the numbers
 /// that programs depend on.
 const FIRST: u64 = 1024;
-/// Hidden descriptors at most: 1,024 connections have doorbells.
+/// Hidden descriptors at most: 1,023 connections have doorbells.
 const MOST: u64 = 2048;
 
-/// A lower limit that leaves no room above is left to the program.
+/// A lower limit that leaves no room above is left to the program, but for [`BASE`].
 const LEAST: u64 = 256;
+/// What a process needs to have connections in memory: one descriptor leads to the monitor, one
+/// wakes epoll sets.
+const BASE: u64 = 2;
 
 /// All numbers are below this.
 const NUMBERS: usize = 1 << 16;
 
-static COUNT: AtomicU64 = AtomicU64::new(0);
-/// One bit for each hidden number. A program may have closed one by a raw system call and put
-/// another file there.
-static BITS: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+/// One hidden descriptor.
+struct Slot {
+    /// Its number plus 1.
+    number: AtomicI32,
+    file: [AtomicU64; 2],
+}
+
+/// The slot is not in use.
+const FREE: c_int = 0;
+/// The program has put another file at its number.
+const LOST: c_int = -1;
+
+static SLOTS: [Slot; MOST as usize] =
+    [const { Slot { number: AtomicI32::new(FREE), file: [const { AtomicU64::new(0) }; 2] } }; MOST as usize];
+/// The slot of each hidden number, plus 1. The program may have closed one by a raw system call and
+/// put another file there.
+static OWNERS: [AtomicU16; NUMBERS] = [const { AtomicU16::new(0) }; NUMBERS];
+/// All numbers that were ever hidden are below this.
+static END: AtomicI32 = AtomicI32::new(0);
+/// Held while one is closed or moved: until then its number is not the program's. The last of the
+/// locks that a thread takes.
+static LEAVING: Lock = Lock::new();
 
 /// A hidden descriptor. Dropping it closes it, unless the number is the program's.
 #[derive(Debug)]
-pub(crate) struct Hidden {
-    fd: c_int,
-    file: File,
-}
+pub(crate) struct Hidden(u16);
 
 /// Identifies the file: device and inode.
-type File = (u64, u64);
+type File = [u64; 2];
 
 /// The possible numbers under the current limit.
 struct Place {
@@ -55,7 +74,7 @@ impl Place {
             _ if hard > soft => Place { lowest: soft, most: MOST.min(hard - soft), raises: true },
             // A share of the program's numbers, unless those are few.
             LEAST.. => Place { lowest: soft - soft / 4, most: soft / 4, raises: false },
-            _ => Place { lowest: soft, most: 0, raises: false },
+            _ => Place { lowest: soft.saturating_sub(BASE), most: BASE, raises: false },
         }
     }
 }
@@ -74,23 +93,37 @@ pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
         return None;
     }
     let limit = getrlimit(Resource::Nofile);
-    let Place { lowest, most, raises } = Place::of(&limit);
-    if COUNT.fetch_add(1, Relaxed) >= most {
-        COUNT.fetch_sub(1, Relaxed);
-        return None;
+    let place = Place::of(&limit);
+    let is_free = |slot: &Slot| slot.number.compare_exchange(FREE, LOST, Relaxed, Relaxed).is_ok();
+    let hidden = Hidden(SLOTS[..place.most as usize].iter().position(is_free)? as u16);
+    let is_placed = hidden.slot().place(low.as_fd(), hidden.0, &limit, &place);
+    is_placed.then_some(hidden)
+}
+
+impl Slot {
+    /// Has a duplicate of this file, at a hidden number. False: no room.
+    fn place(&self, of: BorrowedFd<'_>, own: u16, limit: &Rlimit, place: &Place) -> bool {
+        let duplicate = || {
+            let fd = fcntl_dupfd_cloexec(of, c_int::try_from(place.lowest).ok()?).ok()?;
+            // One beyond is closed.
+            ((fd.as_raw_fd() as usize) < NUMBERS).then_some(fd)
+        };
+        let fd = if place.raises { with_raised(limit, place.most, duplicate) } else { duplicate() };
+        let Some((fd, file)) = fd.and_then(|fd| file(fd.as_fd()).map(|file| (fd.into_raw_fd(), file))) else {
+            return false;
+        };
+        self.file.iter().zip(file).for_each(|(word, of)| word.store(of, Relaxed));
+        self.number.store(fd + 1, Relaxed);
+        OWNERS[fd as usize].store(own + 1, Relaxed);
+        END.fetch_max(fd + 1, Relaxed);
+        true
     }
-    let duplicate = || {
-        let fd = fcntl_dupfd_cloexec(&low, c_int::try_from(lowest).ok()?).ok()?;
-        // One beyond is closed.
-        ((fd.as_raw_fd() as usize) < NUMBERS).then_some(fd)
-    };
-    let fd = if raises { with_raised(&limit, most, duplicate) } else { duplicate() };
-    let hidden = fd.and_then(|fd| Some(Hidden { file: file(fd.as_raw_fd())?, fd: fd.into_raw_fd() }));
-    match &hidden {
-        Some(hidden) => mark(hidden.fd, true),
-        None => drop(COUNT.fetch_sub(1, Relaxed)),
+
+    /// Whether it is this file that has the number.
+    fn is_at(&self, fd: c_int) -> bool {
+        let own = [&self.file[0], &self.file[1]].map(|word| word.load(Relaxed));
+        real::borrow(fd).and_then(file) == Some(own)
     }
-    hidden
 }
 
 /// Runs with a higher soft limit. A limit that the program sets meanwhile is kept.
@@ -110,61 +143,91 @@ fn with_raised<T>(limit: &Rlimit, most: u64, run: impl FnOnce() -> Option<T>) ->
     result
 }
 
-fn word(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
-    let place = usize::try_from(fd).ok()?;
-    Some((BITS.get(place / 64)?, 1 << (place % 64)))
+fn file(fd: BorrowedFd<'_>) -> Option<File> {
+    let about = rustix::fs::fstat(fd).ok()?;
+    Some([about.st_dev, about.st_ino])
 }
 
-fn mark(fd: c_int, hidden: bool) {
-    if let Some((word, bit)) = word(fd) {
-        let _ = if hidden { word.fetch_or(bit, Relaxed) } else { word.fetch_and(!bit, Relaxed) };
-    }
-}
-
-fn file(fd: c_int) -> Option<File> {
-    let about = rustix::fs::fstat(real::borrow(fd)?).ok()?;
-    Some((about.st_dev, about.st_ino))
-}
-
+/// The slot of a number, and its own number.
 #[inline]
-fn is_marked(fd: c_int) -> bool {
-    word(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+fn owner(fd: c_int) -> Option<(u16, &'static Slot)> {
+    let own = OWNERS.get(usize::try_from(fd).ok()?)?.load(Relaxed).checked_sub(1)?;
+    Some((own, SLOTS.get(usize::from(own))?))
 }
 
-/// Whether the number is hidden from the program. Each is a doorbell; another file there is the
-/// program's, which closed the doorbell by a raw system call.
+/// Whether the number is hidden from the program. Another file there is the program's, which closed
+/// ours by a raw system call.
 #[inline]
 pub(crate) fn contains(fd: c_int) -> bool {
-    is_marked(fd) && real::borrow(fd).is_some_and(|fd| sys::doorbell::kind(fd).is_some())
+    owner(fd).is_some_and(|(_, slot)| slot.is_at(fd))
 }
 
 /// The program puts a file of its own at this number.
 pub(crate) fn given_to_program(fd: c_int) {
-    mark(fd, false);
+    if let Some((_, slot)) = owner(fd) {
+        OWNERS[fd as usize].store(0, Relaxed);
+        slot.number.store(LOST, Relaxed);
+    }
+}
+
+/// The program is about to put a file of its own at this number, which closes ours: from here on
+/// that has another number, or none if there is no room. False: it has just been closed.
+pub(crate) fn moves(fd: c_int) -> bool {
+    let _held = LEAVING.hold();
+    let Some((own, slot)) = owner(fd) else { return false };
+    given_to_program(fd);
+    let limit = getrlimit(Resource::Nofile);
+    if let Some(of) = real::borrow(fd) {
+        slot.place(of, own, &limit, &Place::of(&limit));
+    }
+    true
+}
+
+/// In the child of a fork.
+pub(crate) fn forked() {
+    LEAVING.reset();
 }
 
 /// Hidden numbers from `low` to `high`, in order.
 pub(crate) fn between(low: c_int, high: c_int) -> impl Iterator<Item = c_int> {
-    let end = if COUNT.load(Relaxed) == 0 { 0 } else { NUMBERS as c_int };
-    (low.max(0)..=high.min(end - 1)).filter(|fd| contains(*fd))
+    (low.max(0)..=high.min(END.load(Relaxed) - 1)).filter(|fd| contains(*fd))
 }
 
 impl Hidden {
-    /// Its number; -1: the program has a file there.
+    fn slot(&self) -> &'static Slot {
+        &SLOTS[usize::from(self.0)]
+    }
+
+    /// Its number; less than 0: the program has a file there.
     pub(crate) fn fd(&self) -> c_int {
-        if is_marked(self.fd) { self.fd } else { -1 }
+        self.slot().number.load(Relaxed) - 1
+    }
+}
+
+impl AsFd for Hidden {
+    #[allow(unsafe_code)] // a number
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // No file has the highest number (fs.nr_open).
+        let fd = if self.fd() < 0 { c_int::MAX } else { self.fd() };
+        // SAFETY: not -1; it is open while this lives, unless the program closes it by a raw system
+        // call: then calls fail, or are the program's own.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
 
 impl Drop for Hidden {
     #[allow(unsafe_code)] // close(2)
     fn drop(&mut self) {
-        COUNT.fetch_sub(1, Relaxed);
+        let _held = LEAVING.hold();
+        let (fd, slot) = (self.fd(), self.slot());
         // A program that closes numbers by raw system calls may have another file there.
-        if is_marked(self.fd) && file(self.fd) == Some(self.file) {
-            mark(self.fd, false);
-            // SAFETY: it is our own file, which is in use nowhere else.
-            real::kept_errno(|| unsafe { real::close(self.fd) });
+        if owner(fd).is_some_and(|(own, _)| own == self.0) {
+            OWNERS[fd as usize].store(0, Relaxed);
+            if slot.is_at(fd) {
+                // SAFETY: it is our own file, which is in use nowhere else.
+                real::kept_errno(|| unsafe { real::close(fd) });
+            }
         }
+        slot.number.store(FREE, Relaxed);
     }
 }

@@ -2,18 +2,20 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use promote::client::{Answer, Client, LossCause, OfferError, Options, PeerLoop};
+use promote::client::{Answer, Client, Kept, LossCause, OfferError, Options, PeerLoop};
 use promote::wire::Token;
-use promote::{Doorbells, OtherLoop, Reason};
+use promote::{ConnectError, Doorbells, OtherLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds, nanoseconds};
 use crate::doorbell::Doorbell;
+use crate::hidden;
 use crate::kernel;
 use crate::kernel_options;
 use crate::mode;
@@ -50,20 +52,6 @@ const PATIENT: Duration = Duration::from_millis(5);
 const MONITORS_TIME: Duration = Duration::from_millis(10);
 /// How long the monitor is read after the last offer that was withdrawn unanswered.
 const READS_FOR: Duration = Duration::from_secs(2);
-
-/// First number tried for our two descriptors: both fit into the table with which every process
-/// begins (NR_OPEN_DEFAULT, 64). A higher number grows the table, and in a process with threads the
-/// kernel then waits for an RCU grace period (`expand_fdtable`): 6 to 16 ms on Linux 6.18 at
-/// HZ=250.
-const HIDDEN_FROM: i32 = 62;
-
-/// [`HIDDEN_FROM`], or the last two numbers that the process may have.
-fn hidden_from() -> i32 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit
-        .and_then(|limit| i32::try_from(limit).ok())
-        .map_or(HIDDEN_FROM, |limit| HIDDEN_FROM.min(limit - 2).max(3))
-}
 
 struct Promoter {
     settings: Settings,
@@ -102,7 +90,7 @@ static ASKED_FROM: AtomicU64 = AtomicU64::new(0);
 /// An answer is imminent.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
-static HIDDEN: AtomicI32 = AtomicI32::new(-1);
+static MONITOR: AtomicI32 = AtomicI32::new(-1);
 
 thread_local! {
     /// This thread runs code of the promoter.
@@ -113,23 +101,6 @@ thread_local! {
 pub(crate) fn start(settings: Settings) {
     mode::set(settings.mode);
     alone(|promoter| *promoter = Some(Promoter::new(settings)));
-}
-
-/// The connection to the monitor, which is hidden from the program.
-pub(crate) fn hidden() -> Option<i32> {
-    Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
-}
-
-/// All hidden descriptors of the promoter.
-pub(crate) fn all_hidden() -> impl Iterator<Item = i32> {
-    [hidden(), sets::hidden()].into_iter().flatten()
-}
-
-/// Whether the program names a hidden descriptor: our own close of it goes through the same
-/// function.
-#[inline]
-pub(crate) fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && (HIDDEN.load(Ordering::Relaxed) == fd || sets::hidden() == Some(fd)) && !INSIDE.get()
 }
 
 /// Makes no offers from here on, and reads no answers.
@@ -209,7 +180,8 @@ fn await_answer(socket: &'static Socket, number: u32) {
 /// Handles what the monitor says next. False: it says nothing until then.
 fn await_monitor(deadline: Instant) -> bool {
     let left = deadline.saturating_sub(clock::now());
-    let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return false };
+    let monitor = borrow(MONITOR.load(Ordering::Relaxed)).filter(|_| !left.is_zero());
+    let Some(monitor) = monitor else { return false };
     let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
     // Another thread may read the answer meanwhile.
     let left = rustix::event::Timespec {
@@ -318,7 +290,7 @@ fn answered(socket: &Socket, becomes: State) -> bool {
 /// In the child of a fork: the connection to the monitor and the pages are the parent's.
 pub(crate) fn forked() {
     pages::forget();
-    HIDDEN.store(-1, Ordering::Relaxed);
+    MONITOR.store(-1, Ordering::Relaxed);
     no_longer_offered(|_| {});
     // Threads of the parent may have been halfway through an update.
     WAITING.store(0, Ordering::Relaxed);
@@ -341,7 +313,8 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
         let doorbells = !settings.arm_always;
-        let options = Options { doorbells, ..Options::from_environment(&report::program_name()) };
+        let keep = |low| hidden::hide(low).map(|hidden| Box::new(hidden) as Kept);
+        let options = Options { doorbells, keep, ..Options::from_environment(&report::program_name()) };
         Promoter {
             settings,
             options,
@@ -359,18 +332,22 @@ impl Promoter {
     }
 
     fn client(&mut self) -> Option<&mut Client> {
-        if !sets::prepare(hidden_from) {
-            return None;
-        }
-        if self.client.is_none() {
-            let options = Options { lowest_descriptor: hidden_from(), ..self.options.clone() };
-            self.client = Client::connect(&options).ok();
-        }
-        let client = self.client.as_mut()?;
         #[allow(clippy::disallowed_methods)] // attempts are seconds apart, by any clock
-        let _ = client.reconnect_due(std::time::Instant::now());
-        HIDDEN.store(client.fd().map_or(-1, |fd| std::os::fd::AsRawFd::as_raw_fd(&fd)), Ordering::Relaxed);
-        Some(client)
+        let found = match &mut self.client {
+            _ if !sets::prepare() => Err(ConnectError::Descriptors),
+            Some(client) => client.reconnect_due(std::time::Instant::now()).map(drop),
+            None => Client::connect(&self.options).map(|client| self.client = Some(client)),
+        };
+        if let Err(ConnectError::Descriptors) = found {
+            self.absence = Reason::NoMemory;
+        }
+        self.note_number();
+        self.client.as_mut()
+    }
+
+    fn note_number(&self) {
+        let monitor = self.client.as_ref().and_then(Client::fd);
+        MONITOR.store(monitor.map_or(-1, |monitor| monitor.as_raw_fd()), Ordering::Relaxed);
     }
 
     fn offer(&mut self, socket: &'static Socket, number: u32) {
@@ -524,7 +501,7 @@ impl Promoter {
     /// The monitor is gone: offered sockets stay on TCP until they are next considered.
     fn lost(&mut self) {
         READS_MONITOR.store(false, Ordering::Relaxed);
-        HIDDEN.store(-1, Ordering::Relaxed);
+        MONITOR.store(-1, Ordering::Relaxed);
         self.kept.clear();
         no_longer_offered(|socket| stats::stays_on_tcp(socket, self.absence));
     }

@@ -28,7 +28,7 @@ pub(crate) use changes::{
     Change, Place, Request, defer, demoted, flush_interest, forget, let_go, list, make, other_changed,
     outlives, polled_from_outside, record, refresh, remove_from_all,
 };
-pub(crate) use ready::{hidden, prepare, vacate_number};
+pub(crate) use ready::prepare;
 use wait::Found;
 pub(crate) use waking::without_own;
 

@@ -38,6 +38,9 @@ pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 /// How soon the client reconnects after a monitor has ended.
 const RECONNECT: Duration = Duration::from_millis(50);
 
+/// A descriptor, wherever it is kept.
+pub type Kept = Box<dyn AsFd + Send>;
+
 /// Which monitor a client connects to.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -51,9 +54,9 @@ pub struct Options {
     pub runtime_directory: Option<PathBuf>,
     /// How long the client waits before it retries an absent monitor.
     pub retry: Duration,
-    /// The lowest number for the connection's descriptor, where there are descriptors
-    /// enough: an interposed program may rely on low numbers.
-    pub lowest_descriptor: i32,
+    /// Keeps the connection's descriptor: an interposed program may rely on low numbers.
+    /// `None`: no other number is left.
+    pub keep: fn(OwnedFd) -> Option<Kept>,
     /// Accepts doorbells with a grant ([`Doorbells`]), where the monitor has them.
     pub doorbells: bool,
 }
@@ -67,7 +70,7 @@ impl Options {
             socket: variable("MEGAPIPE_MONITOR"),
             runtime_directory: runtime_directory(),
             retry: Duration::from_secs(5),
-            lowest_descriptor: 0,
+            keep: |socket| Some(Box::new(socket)),
             doorbells: false,
         }
     }
@@ -241,7 +244,7 @@ enum Received {
 /// A loop's connection to its monitor.
 pub struct Client {
     options: Options,
-    socket: Option<OwnedFd>,
+    socket: Option<Kept>,
     next_attempt: Instant,
     /// How long after a search without finding a monitor the next one follows.
     retry_after: Duration,
@@ -602,11 +605,11 @@ impl Client {
     }
 
     /// Connects to the first monitor that listens, and sends the hello.
-    fn search(&self) -> Result<Option<OwnedFd>, ConnectError> {
+    fn search(&self) -> Result<Option<Kept>, ConnectError> {
         let Options { socket, runtime_directory, .. } = &self.options;
         for place in Place::all(socket.as_deref(), runtime_directory.as_deref()) {
             let Ok(socket) = place.connect()? else { continue };
-            let socket = self.with_high_number(socket);
+            let socket = (self.options.keep)(socket).ok_or(ConnectError::Descriptors)?;
             let (version_min, version_max) = self.options.versions().into_inner();
             let hello = ClientMessage::Hello { version_min, version_max, name: self.options.name };
             // A new socket has room. If the monitor has rejected us already, `receive`
@@ -615,13 +618,6 @@ impl Client {
             return Ok(Some(socket));
         }
         Ok(None)
-    }
-
-    fn with_high_number(&self, socket: OwnedFd) -> OwnedFd {
-        match self.options.lowest_descriptor {
-            0 => socket,
-            lowest => rustix::io::fcntl_dupfd_cloexec(&socket, lowest).unwrap_or(socket),
-        }
     }
 }
 

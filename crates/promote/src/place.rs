@@ -31,6 +31,9 @@ pub enum ConnectError {
         /// The monitor's user (SO_PEERCRED).
         uid: u32,
     },
+    /// [`Options::keep`](crate::client::Options::keep) had no number for the connection.
+    #[error("no descriptor is left for the connection to the monitor; raise RLIMIT_NOFILE (ulimit -n)")]
+    Descriptors,
     /// Another user could put a socket there.
     #[error(
         "{path} is not a directory that belongs to user {user} and is writable to nobody else, so no monitor is \

@@ -111,7 +111,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if promoter::is_hidden(fd) || hidden::contains(fd) || local_listen::closing(fd) {
+    if hidden::contains(fd) || local_listen::closing(fd) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -137,9 +137,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let rings = kept_errno(|| descriptors::closing_range(low, high));
     // The library's own descriptors stay open.
     let (mut first, mut status) = (first, 0);
-    let mut all_hidden: Vec<c_int> =
-        promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)).collect();
-    all_hidden.extend(local_listen::closing_range(low, high));
+    let mut all_hidden: Vec<c_int> = local_listen::closing_range(low, high).collect();
     all_hidden.extend(hidden::between(low, high));
     all_hidden.sort_unstable();
     for hidden in all_hidden {
@@ -205,10 +203,6 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         demotion::demote(fd);
     }
     let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::tracks(new);
-    if fd != new && hidden::contains(new) && !borrows && kernel::is_open(fd) {
-        arming::vacate_number(new);
-        hidden::given_to_program(new);
-    }
     if fd != new && is_known && kernel::is_open(fd) {
         let _is_no_ring = descriptors::closing(new);
         if local_listen::closing(new) {
@@ -222,7 +216,8 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // In the child of a vfork(2) the call replaces only the child's copy; without a socket nothing
     // is hidden.
     let is_plain = borrows || fd == new || !sockets::any();
-    let status = if is_plain { call() } else { promoter::replacing(fd, new, call) };
+    let status =
+        if is_plain { call() } else { promoter::replacing(fd, new, || arming::vacate_number(new), call) };
     if status >= 0 {
         duplicated(fd, new);
     }

@@ -64,6 +64,15 @@ pub(super) fn with_hold<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Opti
     Some(result)
 }
 
+/// Whether a handler of pthread_atfork(3) runs: its thread also has the locks of all promoted
+/// sockets.
+pub(super) fn forks() -> bool {
+    let held = HELD.take();
+    let forks = held.is_some();
+    HELD.set(held);
+    forks
+}
+
 /// After the fork, in both processes.
 pub(crate) fn release() {
     drop(HELD.take().map(ManuallyDrop::into_inner));

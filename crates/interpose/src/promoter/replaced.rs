@@ -2,39 +2,44 @@
 
 use std::ffi::c_int;
 
-use super::{INSIDE, hidden, hold, is_hidden, withdrawals};
+use super::{INSIDE, Promoter, hold, withdrawals};
+use crate::hidden;
 use crate::kernel::is_open;
 use crate::mode;
 use crate::real;
-use crate::sets;
 
-/// Makes `call`, a dup2(2) of `fd` onto `new`. The library's own descriptor is moved first, and no
-/// thread opens one meanwhile.
-pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
+/// Makes `call`, a dup2(2) of `fd` onto `new`. The library's own descriptor is moved first, by
+/// `vacate`, and no thread opens one meanwhile.
+#[allow(unsafe_code)] // close(2)
+pub(crate) fn replacing(fd: c_int, new: c_int, vacate: impl Fn() -> bool, call: impl Fn() -> c_int) -> c_int {
     // The handler of a fault may run in the middle of the promoter's work.
-    if INSIDE.get() || !(mode::promotes() || is_hidden(new)) {
+    let is_inside = INSIDE.get();
+    if (is_inside || !mode::promotes()) && !hidden::contains(new) {
         return call();
     }
-    let status = hold::with_hold(|promoter| {
-        let is_hidden = is_hidden(new);
+    let forks = hold::forks();
+    let replace = |promoter: &mut Option<Promoter>| {
+        let is_hidden = hidden::contains(new);
         // The call closes a file of the program's, which may take long.
         if !is_hidden && is_open(new) {
             return None;
         }
         INSIDE.set(true);
-        if is_hidden && is_open(fd) {
-            match promoter {
-                Some(promoter) if hidden() == Some(new) => promoter.disconnect(),
-                _ => sets::vacate_number(),
-            }
-        }
+        let moves = || if forks { hidden::moves(new) } else { vacate() };
+        let is_moved = is_hidden && is_open(fd) && moves();
+        promoter.iter().for_each(Promoter::note_number);
         let status = call();
+        if is_moved && status < 0 {
+            // Beyond the program's limit. SAFETY: our own file, which has another number by now.
+            real::kept_errno(|| unsafe { real::close(new) });
+        }
         INSIDE.set(false);
         Some(status)
-    });
+    };
+    let status = if is_inside { None } else { hold::with_hold(replace) };
     if status.is_some() {
         real::kept_errno(withdrawals::promoter_is_free);
-    } else if is_hidden(new) {
+    } else if hidden::contains(new) {
         // dup2(2) documents EBUSY for a race with open(2).
         real::set_errno(libc::EBUSY);
         return -1;

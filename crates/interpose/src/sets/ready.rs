@@ -1,44 +1,27 @@
 //! The descriptor that wakes a sleeping set.
 
-use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::OnceLock;
 
 use rustix::event::EventfdFlags;
 
-use crate::kernel;
-use crate::real;
+use crate::hidden::{self, Hidden};
 
 /// An eventfd that is always readable: registering it wakes a set. It is never read, and forked
-/// processes share it. -1: none yet.
-static READY: AtomicI32 = AtomicI32::new(-1);
+/// processes share it.
+static READY: OnceLock<Hidden> = OnceLock::new();
 
-/// Creates the descriptor, with a number from `lowest` on. False: no descriptor is left.
-pub(crate) fn prepare(lowest: fn() -> i32) -> bool {
-    if READY.load(Ordering::Relaxed) < 0 {
+/// Creates the descriptor, for the thread that has the promoter. False: no descriptor is left.
+pub(crate) fn prepare() -> bool {
+    if READY.get().is_none() {
         let low = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        READY.store(low.map_or(-1, |low| moved(low.into_raw_fd(), lowest())), Ordering::Relaxed);
+        if let Some(ready) = low.ok().and_then(hidden::hide) {
+            let _ = READY.set(ready);
+        }
     }
-    READY.load(Ordering::Relaxed) >= 0
+    READY.get().is_some()
 }
 
-/// Its number, which belongs to the library.
-pub(crate) fn hidden() -> Option<i32> {
-    Some(READY.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
-}
-
-/// Moves it to another number, since the program is about to use this one.
-pub(crate) fn vacate_number() {
-    if let Some(old) = hidden() {
-        READY.store(moved(old, old + 1), Ordering::Relaxed);
-    }
-}
-
-/// Duplicates `old` to a number from `lowest` on, or to any other, and closes it; -1: neither is
-/// free.
-fn moved(old: i32, lowest: i32) -> i32 {
-    let duplicate = |lowest: i32| kernel::control(old, libc::F_DUPFD_CLOEXEC, lowest);
-    let new = [lowest, 3].into_iter().map(duplicate).find(|new| *new >= 0).unwrap_or(-1);
-    // SAFETY: the library's own descriptor, which is in use nowhere else.
-    unsafe { real::close(old) };
-    new
+/// Its number; less than 0: there is none.
+pub(super) fn number() -> i32 {
+    READY.get().map_or(-1, Hidden::fd)
 }

@@ -42,7 +42,7 @@ impl Set {
 
     fn watch(&self, operation: i32, events: u32) -> bool {
         let mut event = epoll_event { events, u64: DATUM };
-        let (epfd, fd) = (self.epfd.load(Ordering::Relaxed), ready::hidden().unwrap_or(-1));
+        let (epfd, fd) = (self.epfd.load(Ordering::Relaxed), ready::number());
         // SAFETY: an event to read.
         real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) == 0 })
     }

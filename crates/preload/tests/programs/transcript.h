@@ -187,14 +187,14 @@ static UNUSED bool eager(void)
     return mode && !strcmp(mode, "eager");
 }
 
-/* Where the library's doorbells lie, if RLIMIT_NOFILE is higher. */
-enum { FIRST_DOORBELL = 1024 };
+/* Where the library's descriptors lie, if RLIMIT_NOFILE is higher. */
+enum { FIRST_HIDDEN = 1024 };
 
 /* Bytes in all pipes at the numbers of doorbells. */
 static UNUSED int announced(void)
 {
     int all = 0;
-    for (int fd = FIRST_DOORBELL; fd < FIRST_DOORBELL + 176; fd++) {
+    for (int fd = FIRST_HIDDEN; fd < FIRST_HIDDEN + 176; fd++) {
         struct stat about;
         int bytes = 0;
         if (fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode) && ioctl(fd, FIONREAD, &bytes) == 0)

@@ -5,7 +5,7 @@
 static int open_ones(void)
 {
     int count = 0;
-    for (int number = 0; number < 128; number++)
+    for (int number = 0; number < FIRST_HIDDEN; number++)
         count += fcntl(number, F_GETFD) >= 0;
     return count;
 }
@@ -16,7 +16,7 @@ static void replace_in_child(int number)
     int before = open_ones(), own[3], status;
     pid_t child = vfork();
     if (child == 0)
-        _exit(dup2(STDIN_FILENO, number) == number ? 0 : 1);
+        _exit(dup2(STDIN_FILENO, number) == number ? 0 : errno);
     NEED(waitpid(child, &status, 0));
     say("status %d", status);
     struct pair other = promoted();
@@ -57,7 +57,7 @@ int main(void)
     show_bytes("server", bytes, NEED(recv(pair.server, bytes, sizeof bytes, 0)));
     SHOW(send(pair.server, "both", 4, 0));
     show_bytes("client", bytes, NEED(recv(pair.client, bytes, sizeof bytes, 0)));
-    replace_in_child(62);
-    replace_in_child(63);
+    for (int number = FIRST_HIDDEN; number < FIRST_HIDDEN + 4; number++)
+        replace_in_child(number);
     return 0;
 }
