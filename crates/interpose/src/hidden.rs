@@ -94,10 +94,31 @@ pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
     }
     let limit = getrlimit(Resource::Nofile);
     let place = Place::of(&limit);
-    let is_free = |slot: &Slot| slot.number.compare_exchange(FREE, LOST, Relaxed, Relaxed).is_ok();
-    let hidden = Hidden(SLOTS[..place.most as usize].iter().position(is_free)? as u16);
+    let hidden = Hidden(free_slot(place.most)?);
     let is_placed = hidden.slot().place(low.as_fd(), hidden.0, &limit, &place);
     is_placed.then_some(hidden)
+}
+
+/// Hides a number whose file another module has put there. False: too many.
+pub(crate) fn keep(fd: c_int) -> bool {
+    let Some(file) = real::borrow(fd).filter(|_| (fd as usize) < NUMBERS).and_then(file) else {
+        return false;
+    };
+    let own = free_slot(MOST);
+    own.inspect(|own| SLOTS[usize::from(*own)].is_now(fd, file, *own)).is_some()
+}
+
+/// That module is about to close it.
+pub(crate) fn no_longer_keep(fd: c_int) {
+    if let Some((_, slot)) = owner(fd) {
+        given_to_program(fd);
+        slot.number.store(FREE, Relaxed);
+    }
+}
+
+fn free_slot(most: u64) -> Option<u16> {
+    let is_free = |slot: &Slot| slot.number.compare_exchange(FREE, LOST, Relaxed, Relaxed).is_ok();
+    Some(SLOTS[..most as usize].iter().position(is_free)? as u16)
 }
 
 impl Slot {
@@ -112,11 +133,15 @@ impl Slot {
         let Some((fd, file)) = fd.and_then(|fd| file(fd.as_fd()).map(|file| (fd.into_raw_fd(), file))) else {
             return false;
         };
+        self.is_now(fd, file, own);
+        true
+    }
+
+    fn is_now(&self, fd: c_int, file: File, own: u16) {
         self.file.iter().zip(file).for_each(|(word, of)| word.store(of, Relaxed));
         self.number.store(fd + 1, Relaxed);
         OWNERS[fd as usize].store(own + 1, Relaxed);
         END.fetch_max(fd + 1, Relaxed);
-        true
     }
 
     /// Whether it is this file that has the number.

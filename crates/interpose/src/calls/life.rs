@@ -111,10 +111,11 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if hidden::contains(fd) || local_listen::closing(fd) {
+    if hidden::contains(fd) {
         real::set_errno(libc::EBADF);
         return -1;
     }
+    local_listen::closing(fd);
     let is_ring = kept_errno(|| descriptors::closing(fd));
     let status = real::close(fd);
     if is_ring {
@@ -137,10 +138,8 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let rings = kept_errno(|| descriptors::closing_range(low, high));
     // The library's own descriptors stay open.
     let (mut first, mut status) = (first, 0);
-    let mut all_hidden: Vec<c_int> = local_listen::closing_range(low, high).collect();
-    all_hidden.extend(hidden::between(low, high));
-    all_hidden.sort_unstable();
-    for hidden in all_hidden {
+    local_listen::closing_range(low, high);
+    for hidden in hidden::between(low, high) {
         let hidden = hidden.unsigned_abs();
         if first < hidden {
             status = status.min(real::close_range(first, hidden - 1, flags));
@@ -205,19 +204,20 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_)) || local_listen::tracks(new);
     if fd != new && is_known && kernel::is_open(fd) {
         let _is_no_ring = descriptors::closing(new);
-        if local_listen::closing(new) {
-            local_listen::vacate_number(new);
-        }
+        local_listen::closing(new);
     }
+    let vacate = || {
+        local_listen::vacate_number(new);
+        arming::vacate_number(new)
+    };
     let call = || {
         real::set_errno(before);
         call()
     };
-    // In the child of a vfork(2) the call replaces only the child's copy; without a socket nothing
-    // is hidden.
-    let is_plain = borrows || fd == new || !sockets::any();
-    let status =
-        if is_plain { call() } else { promoter::replacing(fd, new, || arming::vacate_number(new), call) };
+    // In the child of a vfork(2) the call replaces only the child's copy.
+    let is_plain =
+        borrows || fd == new || !(sockets::any() || local_listen::is_on() && !vfork::borrows_memory());
+    let status = if is_plain { call() } else { promoter::replacing(fd, new, vacate, call) };
     if status >= 0 {
         duplicated(fd, new);
     }

@@ -17,6 +17,7 @@ use super::names::{DESCRIPTORS, Kind, LISTENERS, ON, SETS, is_on, kind_of, set_k
 use super::steering::Steering;
 use super::word::Word;
 use super::{MEMBERS, Member, OF_SET, OUT_OF_SET, WAITED_IN, addresses, sibling, word};
+use crate::hidden;
 use crate::kernel;
 use crate::lock::{Held, Lock};
 use crate::real::{self, kept_errno};
@@ -197,7 +198,6 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
             return;
         }
         Kind::Unique => return say(format_args!("{}", Word::Option.of(fd))),
-        Kind::Own => return,
         Kind::Nothing | Kind::Set(_) => {}
     }
     let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
@@ -397,7 +397,7 @@ impl Listener {
             self.late = true;
         }
         let sibling = sibling::make(self.fd, LOWEST.load(Relaxed))?;
-        if set_kind(sibling, Kind::Own) {
+        if hidden::keep(sibling) {
             return Ok(sibling);
         }
         sibling::close(sibling);
@@ -541,7 +541,7 @@ fn forget(set: usize, number: usize) -> Option<c_int> {
 }
 
 fn close(fd: c_int) {
-    set_kind(fd, Kind::Nothing);
+    hidden::no_longer_keep(fd);
     sibling::close(fd);
 }
 

@@ -24,13 +24,10 @@ pub(super) enum Kind {
     Nothing,
     Listener(usize),
     Set(usize),
-    /// A descriptor of the library's own.
-    Own,
     /// A socket that cannot have siblings.
     Unique,
 }
 
-const OWN: u8 = 254;
 const UNIQUE: u8 = 255;
 const FIRST_SET: usize = 1 + LISTENERS;
 
@@ -41,14 +38,13 @@ pub(super) fn kind_of(fd: c_int) -> Kind {
     let Some(word) = KINDS.get(fd as usize).filter(|_| is_on()) else { return Kind::Nothing };
     match word.load(Relaxed) {
         0 => Kind::Nothing,
-        OWN => Kind::Own,
         UNIQUE => Kind::Unique,
         set if usize::from(set) >= FIRST_SET => Kind::Set(usize::from(set) - FIRST_SET),
         listener => Kind::Listener(usize::from(listener) - 1),
     }
 }
 
-/// Whether a descriptor is a listener, waits for one, or is the library's own.
+/// Whether a descriptor is a listener, or waits for one.
 pub(crate) fn tracks(fd: c_int) -> bool {
     kind_of(fd) != Kind::Nothing
 }
@@ -59,9 +55,8 @@ pub(super) fn set_kind(fd: c_int, kind_of: Kind) -> bool {
         Kind::Nothing => 0,
         Kind::Listener(number) => 1 + number,
         Kind::Set(number) => FIRST_SET + number,
-        Kind::Own => OWN.into(),
         Kind::Unique => UNIQUE.into(),
     };
-    // LISTENERS and SETS leave 93 values unused.
+    // LISTENERS and SETS leave 94 values unused.
     KINDS.get(fd as usize).inspect(|word| word.store(value as u8, Relaxed)).is_some()
 }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use steering::{Inherited, JoinError, Owner, Slot, SlowPath};
 use sys::bpf::Error;
 
-use super::names::{Kind, set_kind};
+use crate::hidden;
 use crate::kernel;
 
 /// The words of one sibling that a worker shares with the program in the kernel.
@@ -38,7 +38,7 @@ impl Steering {
         let mut inner = Box::new(new.or_inherited(inherited, kernel::cookie(listener)));
         inner.raise(lowest)?;
         for fd in inner.descriptors() {
-            set_kind(fd, Kind::Own);
+            hidden::keep(fd);
         }
         Ok(Steering { inner: Box::leak(inner), words: Vec::new(), is_used: false })
     }
@@ -101,7 +101,7 @@ impl Steering {
 impl Drop for Steering {
     fn drop(&mut self) {
         for fd in self.inner.descriptors() {
-            set_kind(fd, Kind::Nothing);
+            hidden::no_longer_keep(fd);
         }
         // SAFETY: the box that `new` leaked, dropped with `self`: words borrow only from the
         // mapping.

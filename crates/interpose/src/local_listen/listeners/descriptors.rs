@@ -86,7 +86,7 @@ fn close_known(fd: c_int) {
             SET_DESCRIPTORS[set].store(0, Relaxed);
         }
         Kind::Unique => drop(set_kind(fd, Kind::Nothing)),
-        Kind::Nothing | Kind::Own => {}
+        Kind::Nothing => {}
     }
 }
 
@@ -95,28 +95,21 @@ fn named(is: Kind) -> Option<c_int> {
     (0..DESCRIPTORS as c_int).find(|fd| kind_of(*fd) == is)
 }
 
-/// `fd` is about to be closed. True: it is the library's own, and the program means another file.
+/// `fd` is about to be closed.
 #[inline]
-pub(crate) fn closing(fd: c_int) -> bool {
-    if !is_on() {
-        return false;
-    }
-    name_set(fd, 0);
-    match kind_of(fd) {
-        Kind::Nothing => false,
-        Kind::Own => !vfork::borrows_memory(),
-        Kind::Listener(_) | Kind::Set(_) | Kind::Unique => {
+pub(crate) fn closing(fd: c_int) {
+    if is_on() {
+        name_set(fd, 0);
+        if kind_of(fd) != Kind::Nothing {
             kept_errno(|| close_known(fd));
-            false
         }
     }
 }
 
-/// All from `first` to `last` are about to be closed, except those that it returns, which are the
-/// library's own.
-pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
+/// All from `first` to `last` are about to be closed.
+pub(crate) fn closing_range(first: c_int, last: c_int) {
     let last = if is_on() { last.min(DESCRIPTORS as c_int - 1) } else { -1 };
-    (first..=last).filter(|fd| closing(*fd))
+    (first..=last).for_each(closing);
 }
 
 /// The program puts a file of its own at a number of the library's.
@@ -146,7 +139,7 @@ fn has_name(fd: c_int, new: c_int) {
         names(fd).for_each(|name| name_set(name, UNTRACKED));
     }
     name_set(new, named_set(fd));
-    if matches!(kind_of(fd), Kind::Nothing | Kind::Own) {
+    if kind_of(fd) == Kind::Nothing {
         return;
     }
     let mut listeners = listeners();
@@ -168,7 +161,7 @@ fn has_name(fd: c_int, new: c_int) {
                 }
             }
         }
-        Kind::Set(_) | Kind::Unique | Kind::Nothing | Kind::Own => {}
+        Kind::Set(_) | Kind::Unique | Kind::Nothing => {}
     }
 }
 
