@@ -74,7 +74,7 @@ impl Place {
             _ if hard > soft => Place { lowest: soft, most: MOST.min(hard - soft), raises: true },
             // A share of the program's numbers, unless those are few.
             LEAST.. => Place { lowest: soft - soft / 4, most: soft / 4, raises: false },
-            _ => Place { lowest: soft.saturating_sub(BASE), most: BASE, raises: false },
+            _ => Place { lowest: soft.saturating_sub(BASE).max(3), most: BASE, raises: false },
         }
     }
 }
@@ -101,11 +101,10 @@ pub(crate) fn hide(low: OwnedFd) -> Option<Hidden> {
 
 /// Hides a number whose file another module has put there. False: too many.
 pub(crate) fn keep(fd: c_int) -> bool {
-    let Some(file) = real::borrow(fd).filter(|_| (fd as usize) < NUMBERS).and_then(file) else {
-        return false;
-    };
-    let own = free_slot(MOST);
-    own.inspect(|own| SLOTS[usize::from(*own)].is_now(fd, file, *own)).is_some()
+    let file = real::borrow(fd).filter(|_| (fd as usize) < NUMBERS).and_then(file);
+    let Some((file, own)) = file.and_then(|file| Some((file, free_slot(MOST)?))) else { return false };
+    SLOTS[usize::from(own)].is_now(fd, file, own);
+    true
 }
 
 /// That module is about to close it.
@@ -200,10 +199,11 @@ pub(crate) fn given_to_program(fd: c_int) {
 pub(crate) fn moves(fd: c_int) -> bool {
     let _held = LEAVING.hold();
     let Some((own, slot)) = owner(fd) else { return false };
-    given_to_program(fd);
     let limit = getrlimit(Resource::Nofile);
-    if let Some(of) = real::borrow(fd) {
-        slot.place(of, own, &limit, &Place::of(&limit));
+    match real::borrow(fd) {
+        // Other threads may use it meanwhile.
+        Some(of) if slot.place(of, own, &limit, &Place::of(&limit)) => OWNERS[fd as usize].store(0, Relaxed),
+        _ => given_to_program(fd),
     }
     true
 }
