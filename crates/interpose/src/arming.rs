@@ -73,12 +73,17 @@ impl Promoted {
         if watched && self.may_have_doorbell() { WakeUp::Doorbell } else { WakeUp::Tcp }
     }
 
-    /// The doorbell for a thread that is about to sleep on this socket alone, to watch in addition
-    /// to it.
+    /// The doorbell for a thread that is about to sleep on this socket, which is in no set, to watch
+    /// in addition to it.
     #[inline]
     pub(crate) fn doorbell_to_sleep_by(&mut self) -> Option<c_int> {
-        if self.listed_in != 0 || !self.may_have_doorbell() {
+        if !self.may_have_doorbell() {
             return None;
+        }
+        if self.listed_in != 0 {
+            // The set that it was removed from may sleep, counting on a wake-up by this connection.
+            sets::at(self.listed_in - 1).wake_if_asleep();
+            self.listed_in = 0;
         }
         if self.doorbell.as_ref()?.set != 0 {
             // It was in a set before.

@@ -49,7 +49,7 @@ static OWNERS: [AtomicU16; NUMBERS] = [const { AtomicU16::new(0) }; NUMBERS];
 static END: AtomicI32 = AtomicI32::new(0);
 /// Held while one is closed or moved: until then its number is not the program's. The last of the
 /// locks that a thread takes.
-static LEAVING: Lock = Lock::new();
+static MOVING: Lock = Lock::new();
 
 /// A hidden descriptor. Dropping it closes it, unless the number is the program's.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ pub(crate) fn given_to_program(fd: c_int) {
 /// The program is about to put a file of its own at this number, which closes ours: from here on
 /// that has another number, or none if there is no room. False: it has just been closed.
 pub(crate) fn moves(fd: c_int) -> bool {
-    let _held = LEAVING.hold();
+    let _held = MOVING.hold();
     let Some((own, slot)) = owner(fd) else { return false };
     let limit = getrlimit(Resource::Nofile);
     match real::borrow(fd) {
@@ -210,7 +210,7 @@ pub(crate) fn moves(fd: c_int) -> bool {
 
 /// In the child of a fork.
 pub(crate) fn forked() {
-    LEAVING.reset();
+    MOVING.reset();
 }
 
 /// Hidden numbers from `low` to `high`, in order.
@@ -243,7 +243,7 @@ impl AsFd for Hidden {
 impl Drop for Hidden {
     #[allow(unsafe_code)] // close(2)
     fn drop(&mut self) {
-        let _held = LEAVING.hold();
+        let _held = MOVING.hold();
         let (fd, slot) = (self.fd(), self.slot());
         // A program that closes numbers by raw system calls may have another file there.
         if owner(fd).is_some_and(|(own, _)| own == self.0) {

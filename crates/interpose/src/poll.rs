@@ -319,7 +319,8 @@ fn arm_all<W: Waited + ?Sized>(fds: &W, polled: &mut Option<PollEntries>) -> Arm
             promoted.note_use();
             // A socket that its epoll set polls gets no wake-up of its own.
             if !promoted.kernel_reports_arrivals() {
-                let watched = (promoted.doorbell_to_sleep_by().filter(|_| !in_a_set))
+                let doorbell = if in_a_set { None } else { promoted.doorbell_to_sleep_by() };
+                let watched = doorbell
                     .is_some_and(|doorbell| polled.as_mut().is_some_and(|polled| polled.push(doorbell)));
                 pending |= promoted.arm_to_sleep_by(if watched { WakeUp::Doorbell } else { WakeUp::Tcp });
             }

@@ -36,7 +36,9 @@ impl Declined {
     /// An offer of the endpoint. False: another process has the socket, too, and it stays declined.
     pub(crate) fn may_be_offered(&mut self, endpoint: &Endpoint, verifier: &mut Verifier) -> bool {
         let shared = |(verified, reason): &(Verified, Reason)| {
-            *reason == Reason::Shared && verified.endpoint.cookie == endpoint.cookie && verifier.is_still(verified)
+            *reason == Reason::Shared
+                && verified.endpoint.cookie == endpoint.cookie
+                && verifier.is_still(verified)
         };
         let may = !self.reasons.get(&Place::of(endpoint)).is_some_and(shared);
         if may {
