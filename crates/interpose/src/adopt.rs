@@ -53,13 +53,8 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         socket.set_state(State::Offered);
         return Err(why);
     }
-    // Wake-up bytes must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
     let held = kernel::has_unsent(raw);
-    if no_delay == 0 {
-        // If it is on already, setting it would send what TCP_CORK and MSG_MORE hold back.
-        kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    }
     let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_WAITER) else {
         socket.set_state(State::Offered);
         return Err(Reason::NoMemory);
@@ -104,6 +99,7 @@ pub(crate) fn adopt(socket: &'static Socket, grant: Grant) -> Result<(), Reason>
         held,
         demote_once_read: false,
         no_delay,
+        kernel_delays: no_delay == 0,
         cookie: kernel::cookie(raw),
         token,
     }));

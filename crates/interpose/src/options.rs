@@ -100,10 +100,13 @@ pub(crate) unsafe fn set(
     if (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) || socket.state() != State::Promoted {
         return None;
     }
-    // Wake-up bytes need it on in the kernel; getsockopt(2) returns the program's value.
-    socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    // Wake-up bytes may have turned it on in the kernel; getsockopt(2) returns the program's value.
+    let mut inner = socket.lock();
+    let promoted = inner.promoted.as_deref_mut()?;
+    promoted.no_delay = c_int::from(wanted != 0);
     if wanted != 0 {
         // Bytes that TCP_CORK holds back are sent.
+        promoted.kernel_delays = false;
         kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
     }
     Some(0)

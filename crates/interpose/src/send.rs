@@ -283,6 +283,7 @@ impl Promoted {
     pub(crate) fn wake_unseen(&mut self, fd: c_int) {
         if self.connection.has_unseen_bytes().is_some() && self.connection.may_wake_over_tcp() {
             count(&COUNTERS.wake_ups, 1);
+            self.end_delays(fd);
             match kernel::send_now(fd, &[0]) {
                 Ok(_) => self.connection.wake_up_was_accepted(),
                 Err(errno) => {
@@ -304,11 +305,19 @@ impl Promoted {
         }
     }
 
+    /// A wake-up byte must not wait for acknowledgements (Nagle's algorithm).
+    fn end_delays(&mut self, fd: c_int) {
+        if std::mem::take(&mut self.kernel_delays) {
+            kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+        }
+    }
+
     /// Sends a wake-up byte; returns whether the kernel accepted it. Waits for room if the peer has
     /// nothing else to read.
     fn send_wake_up(&mut self, fd: c_int) -> bool {
         count(&COUNTERS.wake_ups, 1);
         self.connection.wakes_at(clock::nanoseconds());
+        self.end_delays(fd);
         let mut deadline = None;
         loop {
             match kernel::send_now(fd, &[0]) {

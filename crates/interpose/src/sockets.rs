@@ -200,6 +200,8 @@ pub(crate) struct Promoted {
     pub(crate) demote_once_read: bool,
     /// TCP_NODELAY as the program set it.
     pub(crate) no_delay: i32,
+    /// It is off in the kernel: no wake-up byte was sent, which must not wait for acknowledgements.
+    pub(crate) kernel_delays: bool,
     /// SO_COOKIE: identifies the socket across descriptor numbers.
     pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,
