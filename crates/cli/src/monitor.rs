@@ -1,4 +1,4 @@
-//! `megapipe monitor`: the daemon that brings the ends of same-host connections together.
+//! `megapipe monitor`: the daemon that matches the endpoints of same-host connections.
 
 mod log;
 
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // Nobody may be there to read it.
+            // The reader may be gone.
             let _ = writeln!(std::io::stderr(), "megapipe monitor: {message}");
             ExitCode::FAILURE
         }
@@ -190,7 +190,8 @@ fn allow_descriptors() {
 /// counts for all programs of root.
 const QUEUES: u64 = 409_600;
 
-/// Whether this process may make message queues: in an IPC namespace of its own, which no other process looks into.
+/// Whether this process may make message queues: in an IPC namespace of its own, whose
+/// directory no other process reads.
 fn may_make_queues(is_private: bool) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use rustix::thread::{UnshareFlags, unshare_unsafe};

@@ -21,7 +21,7 @@ pub(crate) fn library_of(pid: u32) -> std::io::Result<Option<String>> {
     Ok(paths.filter(|path| is_ours(path)).map(str::to_owned).next())
 }
 
-/// Of those processes that this user may look at.
+/// Those processes that this user may inspect.
 pub(crate) fn with_library() -> Vec<u32> {
     all().filter(|pid| matches!(library_of(*pid), Ok(Some(_)))).collect()
 }
@@ -32,7 +32,7 @@ pub(crate) fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The sockets of a process that this user may look at: their descriptors and inodes.
+/// The sockets of a process that this user may inspect: their descriptors and inodes.
 pub(crate) fn sockets(pid: u32) -> impl Iterator<Item = (i32, u64)> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     descriptors.filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! Words for a command that somebody will type or paste into a shell.
+//! Words for a command that a user will type or paste into a shell.
 
 use std::ffi::OsStr;
 

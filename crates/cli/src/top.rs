@@ -1,4 +1,4 @@
-//! `megapipe top`: who shares memory with whom, and how much goes through it.
+//! `megapipe top`: which programs share memory, and how much goes through it.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ Connections, a line for each endpoint:
   WAKE-UPS     bytes sent through the kernel to wake the peer
   FULL         how full its ring is";
 
-/// The shortest --interval of a live view: more often nobody can read.
+/// The shortest --interval of a live view: more often is not readable.
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<f64, String> {

@@ -1,8 +1,9 @@
-//! What this kernel lets this process do, found by trying it.
+//! What this kernel permits this process, found by trying it.
 //!
-//! A version number says little: distributions port features back, stable kernels break them, containers forbid
-//! them. So each feature is used once, for real, on sockets that nobody else sees, and counts as present when the
-//! kernel did what Megapipe will rely on. What no engine uses is not tried.
+//! A version number is not enough: distributions port features back, stable kernels break
+//! them, containers forbid them. So each feature is used once, for real, on private
+//! sockets, and counts as present when the kernel did what Megapipe will rely on. What no
+//! engine uses is not tried.
 
 use std::env;
 use std::io;
@@ -74,8 +75,9 @@ macro_rules! capabilities {
 }
 
 capabilities! {
-    /// Completions are worked off only when the owner asks for them (`IORING_SETUP_DEFER_TASKRUN`), in a ring that
-    /// one thread alone submits to (`IORING_SETUP_SINGLE_ISSUER`).
+    /// Completions are processed only when the owner asks for them
+    /// (`IORING_SETUP_DEFER_TASKRUN`), in a ring that one thread alone submits to
+    /// (`IORING_SETUP_SINGLE_ISSUER`).
     defer_taskrun: "6.1",
     /// The kernel does not interrupt a running thread to complete its requests (`IORING_SETUP_COOP_TASKRUN`).
     coop_taskrun: "5.19",

@@ -21,7 +21,7 @@ pub const PEER_ENDED: u32 = libc::EPOLLRDHUP as u32;
 pub const ERROR: u32 = libc::EPOLLERR as u32;
 /// Both directions are shut; always reported, asked for or not.
 pub const HANG_UP: u32 = libc::EPOLLHUP as u32;
-/// Tell of changes only, not of states.
+/// Report changes only, not states.
 pub const EDGES: u32 = libc::EPOLLET as u32;
 
 /// Report once, then nothing until the descriptor is changed.
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(set.wait(&mut events, None).unwrap(), 1);
         assert_eq!((events[0].data(), events[0].readiness() & IN), (7, IN));
         assert_eq!(set.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
-        // Adding again changes the data, and tells the present state once more.
+        // Adding again changes the data, and reports the present state once more.
         set.add(eventfd.as_fd(), IN | EDGES, 8).unwrap();
         assert_eq!(set.wait(&mut events, Some(Duration::ZERO)).unwrap(), 1);
         assert_eq!(events[0].data(), 8);

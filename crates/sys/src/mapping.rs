@@ -15,7 +15,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes; pages are taken when first touched.
+    /// Maps `len` bytes; pages are allocated when first touched.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
         let len = len.max(1);
         // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches no
@@ -165,8 +165,8 @@ impl Drop for SharedMapping {
     }
 }
 
-/// Tells a process from its children after fork, by one load: a page that the kernel
-/// gives to a child as zeroes (madvise(2), MADV_WIPEONFORK).
+/// Distinguishes a process from its children after fork, by one load: a page that the
+/// kernel gives to a child as zeroes (madvise(2), MADV_WIPEONFORK).
 pub struct ForkMark {
     page: Mapping,
 }

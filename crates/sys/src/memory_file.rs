@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
-/// What every shared file is sealed with: nobody can shrink it (a mapping of it would
-/// fault), grow it, or add further seals.
+/// The seals of every shared file: it cannot be shrunk (a mapping of it would fault),
+/// grown, or sealed further.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// One file of shared memory, as its maker holds it.
@@ -62,16 +62,16 @@ pub enum UnsoundFile {
         /// Bytes it should have.
         expected: u64,
     },
-    /// Its pages can be taken away (huge ones, which the kernel has no more of), and a mapping of it
-    /// would fault.
+    /// Its pages may be missing (huge ones, which the kernel has no more of), and a
+    /// mapping of it would fault.
     #[error("the shared memory is of huge pages")]
     HugePages,
-    /// It is no memory file, or the kernel refuses to tell.
+    /// It is no memory file, or the kernel refuses to describe it.
     #[error("the descriptor is no sealed memory: {0}")]
     Foreign(#[source] io::Error),
 }
 
-/// The number that tells a file from every other live one on its file system; on that of sealed
+/// The file's number, unique among the live ones of its file system; on that of sealed
 /// memory once [`check`] has found it to be such.
 pub fn number(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstat(fd)?.st_ino)

@@ -1,4 +1,4 @@
-//! Receiving and sending messages by system calls that never wait, and what else tells of a
+//! Receiving and sending messages by system calls that never wait, and the state of a
 //! socket's queue.
 
 use std::io;
@@ -143,7 +143,7 @@ struct TcpInfo {
     bytes_received: u64,
 }
 
-/// What tells this socket from every other since the system's start (SO_COOKIE).
+/// The socket's number, unique since the system's start (SO_COOKIE).
 pub fn cookie(fd: RawFd) -> io::Result<u64> {
     option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
 }

@@ -88,7 +88,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
-/// The process that connected, or listens, at the other end, as of that moment (SO_PEERCRED).
+/// The process that connected, or listens, at the other endpoint, as of that moment
+/// (SO_PEERCRED).
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let [pid, uid, gid] = crate::socket::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED)?;
     Ok(Credentials { pid, uid, gid })

@@ -1,4 +1,4 @@
-//! Bytes that nobody can predict.
+//! Unpredictable bytes.
 
 use std::io;
 

@@ -76,7 +76,7 @@ pub fn namespace_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// What a receive told besides the bytes.
+/// What a receive reports besides the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Bytes put into the memory that was given.
@@ -256,7 +256,8 @@ pub fn connect_now(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
     outcome
 }
 
-/// A socket option whose value is an integer or some; a kernel that tells more is asked for the first bytes only.
+/// A socket option whose value is an integer or some; of a kernel with a longer value
+/// only the first bytes are read.
 pub(crate) fn option<T: Default + Copy>(fd: RawFd, level: i32, name: i32) -> io::Result<T> {
     let mut value = T::default();
     let mut len = mem::size_of::<T>() as libc::socklen_t;

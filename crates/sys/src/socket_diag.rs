@@ -43,14 +43,14 @@ impl SocketDiag {
         Ok(SocketDiag { socket, namespace, sequence: 0 })
     }
 
-    /// The namespace it can tell of (SO_NETNS_COOKIE).
+    /// The namespace whose sockets it knows (SO_NETNS_COOKIE).
     pub fn namespace(&self) -> u64 {
         self.namespace
     }
 
-    /// Whether `endpoint` still is an established connection with the same addresses and the
-    /// same cookie. The kernel looks it up by its addresses and compares the cookie, so
-    /// that a successor on the same addresses is not taken for it.
+    /// Whether `endpoint` still is an established connection with the same addresses and
+    /// the same cookie. The kernel looks it up by its addresses and compares the cookie:
+    /// a successor on the same addresses does not count.
     pub fn is_still(&mut self, endpoint: &Endpoint) -> io::Result<bool> {
         self.ask(endpoint, |_| true).map(|still| still == Some(true))
     }
@@ -160,7 +160,7 @@ mod tests {
             client.shutdown(std::net::Shutdown::Both).unwrap();
             assert!(!diag.is_still(&endpoints[0]).unwrap());
             assert_eq!(diag.user_of_peer(&endpoints[1]).unwrap(), None);
-            // A connection that waits in a listener's queue is nobody's yet.
+            // A connection that waits in a listener's queue has no owner yet.
             let client = TcpStream::connect((connect, port)).unwrap();
             assert_eq!(diag.user_of_peer(&tcp::endpoint(client.as_fd()).unwrap()).unwrap(), None);
         }

@@ -82,6 +82,10 @@ pub fn peer(fd: BorrowedFd<'_>) -> Option<IpAddr> {
 }
 
 /// The socket's own number (SO_COOKIE), as in [`Endpoint`].
+///
+/// # Errors
+///
+/// getsockopt(2).
 pub fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(sockopt::socket_cookie(fd)?)
 }
@@ -110,8 +114,9 @@ pub fn positions(fd: BorrowedFd<'_>) -> io::Result<Option<Positions>> {
     const BYTES_SENT: usize = 200 / 8;
     const BYTES_RESENT: usize = 208 / 8;
     let mut unread = rustix::io::ioctl_fionread(fd)?;
-    // Bytes that come between two questions would be counted in one answer only. Nobody reads:
-    // if as many are unread behind the larger question as before it, none came.
+    // Bytes that come between two calls would be counted in one answer only. Nothing is
+    // read meanwhile: if as many are unread behind the larger call as before it, none
+    // came.
     for _ in 0..POSITION_TRIES {
         let info: [u64; BYTES_RESENT + 1] = option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
         if info[0].to_ne_bytes()[0] != ESTABLISHED {

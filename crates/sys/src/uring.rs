@@ -169,8 +169,8 @@ impl Ring {
         self.uring.submission().cq_overflow()
     }
 
-    /// Submits what is queued, works off completions, and sleeps as told. An expired time
-    /// is no error.
+    /// Submits what is queued, processes completions, and sleeps as `sleep` says. An
+    /// expired time is no error.
     #[inline(always)]
     pub fn enter(&mut self, sleep: Sleep) -> io::Result<()> {
         let queued = self.queued();
@@ -203,8 +203,8 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued and looks for nothing: for requests that end while they are
-    /// submitted, which is cheaper than [`Self::enter`].
+    /// Submits what is queued and asks for no completions: for requests that end while
+    /// they are submitted, which is cheaper than [`Self::enter`].
     pub fn submit(&mut self) -> io::Result<()> {
         let queued = self.queued();
         let (ring, flags) = self.name();
@@ -214,7 +214,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What io_uring_enter(2) knows the ring by.
+    /// The number by which io_uring_enter(2) names the ring.
     #[inline]
     fn name(&self) -> (BorrowedFd<'_>, IoringEnterFlags) {
         let (number, flags) = match self.registered {

@@ -95,7 +95,7 @@ pub(super) fn findings(choice: &Choice, system: &System) -> Vec<Finding> {
     findings
 }
 
-/// Why the channel took the engine it took, when nothing forced it.
+/// The reason for the channel's choice of an engine, if it was free to choose.
 fn why(capabilities: &Capabilities) -> String {
     match (capabilities.ring, capabilities.lacks()) {
         (Err(reason), _) => reason.to_string(),

@@ -1,4 +1,4 @@
-//! One thing that was looked at.
+//! One checked item.
 
 use serde::Serialize;
 

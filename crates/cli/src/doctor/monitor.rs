@@ -22,7 +22,8 @@ fn ask(place: &Place, user: u32) -> Result<(View, Option<Allowed>, u32), ViewErr
     Ok((viewer.query()?, viewer.allowed(user)?, viewer.user()?))
 }
 
-/// The places where programs of `user` look, and what answers at the first that does.
+/// The places where programs of `user` search for a monitor, and the result at the first
+/// that has one.
 pub(super) struct Reach {
     user: u32,
     /// MEGAPIPE_MONITOR names the only place.

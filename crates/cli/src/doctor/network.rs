@@ -1,6 +1,6 @@
-//! The network cards: their queues, who is interrupted for them, and how the kernel spreads packets from there. A
-//! partitioned listener steers a connection to the channel of the CPU that handled its SYN, so packets have to
-//! arrive on the CPUs that serve.
+//! The network cards: their queues, the CPUs that they interrupt, and how the kernel
+//! spreads packets from there. A partitioned listener steers a connection to the channel
+//! of the CPU that handled its SYN, so packets have to arrive on the CPUs that serve.
 
 use super::finding::Finding;
 use super::system::{System, format_list, hex_mask, parse_list, parse_mask};

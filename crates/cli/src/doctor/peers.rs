@@ -1,5 +1,5 @@
-//! The programs at the other ends of a process' connections within this host, and what keeps those from being promoted
-//! there: a process knows only that the other end was not offered (`no-peer`).
+//! The peers of a process on this host, and what keeps its connections to them from being
+//! promoted: a process only knows that the other endpoint was not offered (`no-peer`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -15,7 +15,7 @@ const MOST: usize = 4;
 /// TCP_ESTABLISHED, as /proc/net/tcp has it.
 const ESTABLISHED: &str = "01";
 
-/// A connection of this network namespace, from one of its ends (proc_pid_net(5)).
+/// A connection of this network namespace, as seen from one endpoint (proc_pid_net(5)).
 struct End {
     local: SocketAddr,
     remote: SocketAddr,
@@ -34,7 +34,7 @@ pub(super) fn findings(pid: u32) -> Vec<Finding> {
     let by_addresses: HashMap<_, u64> = ends.iter().map(|end| ((end.local, end.remote), end.inode)).collect();
     let mut wanted: HashMap<u64, usize> = HashMap::new();
     for end in ends.iter().filter(|end| own.contains(&end.inode)) {
-        // 0: nobody has accepted it.
+        // 0: it has not been accepted.
         if let Some(other) = by_addresses.get(&(end.remote, end.local)).filter(|other| **other != 0) {
             *wanted.entry(*other).or_default() += 1;
         }

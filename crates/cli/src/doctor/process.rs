@@ -26,14 +26,14 @@ use crate::shell::quoted;
 
 const AREA: &str = "process";
 
-/// What /proc says of a process.
+/// A process, as /proc describes it.
 pub(super) struct Process {
     pid: u32,
     name: String,
     pub(super) user: u32,
     /// `NAME=value` of those that concern Megapipe; `None`: another user's.
     environment: Option<Vec<(String, OsString)>>,
-    /// What `programs::library_of` says.
+    /// The result of `programs::library_of`.
     library: io::Result<Option<String>>,
     /// The socket of the monitor that it is connected to, if its environment does not say that any more.
     connected_to: Option<PathBuf>,
@@ -306,7 +306,7 @@ pub(super) fn uring(pid: u32) -> Option<Finding> {
     Some(Finding::note(AREA, "io_uring", advice).instead("else its connections stay on TCP (`io_uring`)"))
 }
 
-/// Both ends of a promoted connection are in one network namespace.
+/// Both endpoints of a promoted connection are in one network namespace.
 fn network(pid: u32) -> Option<Finding> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let differs = namespace(&pid.to_string())? != namespace("self")?;

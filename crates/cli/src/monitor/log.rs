@@ -1,4 +1,4 @@
-//! Log lines on stderr: one an event, and lost where nobody reads them.
+//! Log lines on stderr: one an event, and lost if they are not read.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ impl Write for Line {
             }
         }
         line.push(b'\n');
-        // The monitor serves on without its log: nobody is left to tell that it is gone.
+        // The monitor serves on without its log: there is no one to report its loss to.
         let _ = io::stderr().write_all(&line);
         Ok(event.len())
     }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a monitor that was started is waited for. That takes a few milliseconds, and more on a busy machine; a
 /// program that begins before finds it by itself, but later.
 const STARTING: Duration = Duration::from_secs(1);
-/// Between two looks for it.
+/// Between two checks for it.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long it waits for clients: programs of a user may rest for a while before they connect to each other, and none of
 /// them starts another.
@@ -35,7 +35,7 @@ enum Started {
     /// One answers, which may be that of another process.
     Answers(Presence),
     NotYet,
-    /// With what it said, or why it was not executed.
+    /// With its message, or why it was not executed.
     Failed(String),
 }
 

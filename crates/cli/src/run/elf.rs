@@ -1,5 +1,5 @@
-//! What the head of an ELF file tells (elf(5)). The file may be anybody's: every number is checked against a bound, and
-//! whatever does not hold together reads as absent.
+//! The head of an ELF file (elf(5)). The file may be anybody's: every number is checked
+//! against a bound, and whatever does not hold together reads as absent.
 
 use std::fs::File;
 use std::io;
@@ -50,7 +50,7 @@ impl Elf {
 }
 
 const HEAD: usize = size_of::<Header>();
-/// The most of each that are looked at, and of the bytes of a name.
+/// The most of each that are read, and of the bytes of a name.
 const MOST_SEGMENTS: u16 = 256;
 const MOST_SECTIONS: u16 = 1024;
 const LONGEST_PATH: u64 = 4096;

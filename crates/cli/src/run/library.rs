@@ -43,7 +43,7 @@ pub(super) fn find() -> Result<Library, Failure> {
 pub(super) enum Refused {
     /// Its glibc is older than the library needs.
     OldGlibc(Version),
-    /// What its loader says.
+    /// The message of its loader.
     Loader(String),
 }
 
@@ -52,7 +52,7 @@ impl Library {
     /// a library that it does not find, but ends a program whose libc lacks a version that the library needs; so it is
     /// asked before. The program is listed too: it may bring its own libc and loader.
     pub(super) fn try_loader(&self, loader: &Path, program: &Path) -> Result<(), Refused> {
-        // A loader that cannot be run leaves that to whoever executes the program.
+        // If the loader cannot be run, the exec of the program reports that.
         let Some(listed) = list(loader, program, Some(&self.path)) else { return Ok(()) };
         if let Some(found) = listed.libc().and_then(Version::of).filter(|found| *found < glibc::NEEDED) {
             return Err(Refused::OldGlibc(found));
@@ -71,7 +71,7 @@ impl Library {
     }
 }
 
-/// What ld.so says of a file and the libraries that it would load for it (ldd(1)); none of their code runs.
+/// ld.so's list of a file's libraries (ldd(1)); none of their code runs.
 struct Listing(String);
 
 fn list(loader: &Path, file: &Path, preload: Option<&Path>) -> Option<Listing> {
@@ -93,7 +93,7 @@ impl Listing {
         Some(Path::new(found.rsplit_once(" (0x")?.0))
     }
 
-    /// The first line that says what is missing.
+    /// The first line that names something missing.
     fn wrong(&self) -> Option<&str> {
         let is_wrong = |line: &&str| {
             ["not found", "error", "cannot be preloaded"].iter().any(|word| line.contains(word))

@@ -142,7 +142,7 @@ fn ports(text: &str) -> Result<String, String> {
     }
 }
 
-/// Microseconds; whoever wants more wants a core for himself.
+/// Microseconds; a program that needs more needs a core of its own.
 const LONGEST_SPIN: u32 = 1_000_000;
 
 /// Why the program does not run.

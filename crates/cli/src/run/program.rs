@@ -98,7 +98,7 @@ impl Program {
         Failure { status: 127, message: format!("'{name}' is not found: {remedy}") }
     }
 
-    /// What execve(2) said.
+    /// The error of execve(2).
     pub(super) fn not_executed(&self, error: io::Error) -> Failure {
         let path = self.path.display();
         let remedy = match error.kind() {
@@ -118,7 +118,8 @@ impl Program {
         Failure { status: 126, message: format!("{path} cannot be executed: {error}; {remedy}") }
     }
 
-    /// What will keep the library from helping, as far as the files tell; one that cannot be read is not judged.
+    /// An obstacle to the library, as far as the files show one; a file that cannot be
+    /// read is not judged.
     pub(super) fn obstacle(&self, library: &Library) -> Option<Obstacle> {
         let path = self.binary()?;
         let elf = Elf::read(&path).ok()??;

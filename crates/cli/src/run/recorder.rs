@@ -48,7 +48,7 @@ pub(super) fn start(log: Option<&Path>) -> io::Result<String> {
     Ok(address.to_string())
 }
 
-/// Records until nobody is left.
+/// Records until the last process has ended.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let address = std::env::var(STATS).ok().and_then(|text| Address::parse(&text));
     let Some(address) = address else {
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 struct Recorder {
     address: Address,
     log: Option<PathBuf>,
-    /// Connections that have said nothing yet.
+    /// Connections without a message yet.
     coming: Vec<OwnedFd>,
     processes: Vec<Process>,
 }
@@ -103,7 +103,7 @@ impl Recorder {
         loop {
             self.look(listener.as_fd());
             if self.processes.is_empty() && self.coming.is_empty() && !self.finds_more() {
-                // Who came meanwhile has found somebody listening.
+                // A process that connected meanwhile found a listener.
                 self.look(listener.as_fd());
                 if self.processes.is_empty() && self.coming.is_empty() {
                     return Ok(());
@@ -150,7 +150,7 @@ impl Recorder {
         let before = match known {
             // Also one that has become another program.
             Some(process) => std::mem::replace(&mut process.counters, counters),
-            // Who cannot be waited for has ended.
+            // A process that cannot be waited for has ended.
             None => match packet::process(socket.as_fd()).or_else(|_| pidfd(who.pid as i32)) {
                 Ok(pidfd) => {
                     self.processes.push(Process { pid: who.pid, pidfd, counters });
@@ -168,8 +168,8 @@ impl Recorder {
         }
     }
 
-    /// Whether processes live that have not said that they began: those that were just forked, start
-    /// with the program's environment, or have no library.
+    /// Whether processes live that have not reported that they began: those that were
+    /// just forked, start with the program's environment, or have no library.
     fn finds_more(&mut self) -> bool {
         let mark = format!("{STATS}={}", self.address);
         let own = std::process::id();

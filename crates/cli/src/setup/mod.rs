@@ -122,7 +122,7 @@ fn allow(named: &[(String, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a policy of somebody else's needs.
+/// What a policy that setup did not write needs.
 fn by_hand(pairs: &[Pair]) -> String {
     if pairs.is_empty() {
         return "add this line at its beginning:\nsame_user = true".into();

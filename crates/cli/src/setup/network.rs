@@ -48,7 +48,7 @@ pub(super) fn set(system: &System) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes each setting what it was, unless somebody has changed it since.
+/// Restores each setting, unless it was changed since.
 pub(super) fn undo(system: &System) -> Result<(), String> {
     let notes = notes(system)?;
     if notes.is_empty() {

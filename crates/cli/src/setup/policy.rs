@@ -1,5 +1,5 @@
-//! The policy file, as far as it is setup's own: whether it is, and what it says. A checksum in its first line finds what
-//! was edited since.
+//! The policy file, as far as setup wrote it: whether it did, and its contents. A
+//! checksum in its first line shows edits since.
 
 use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
@@ -26,7 +26,7 @@ pub(super) struct Written {
 pub(super) enum Found {
     Nothing,
     Ours(Written),
-    /// Somebody else's, and why it is taken for that.
+    /// Not written by setup, and how that shows.
     Other(&'static str),
 }
 
@@ -87,7 +87,7 @@ impl Written {
     }
 }
 
-/// Only finds edits: nobody needs a secret to write what setup would write.
+/// Only finds edits: no secret is needed to write what setup would write.
 fn checksum(text: &str) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(text.as_bytes());

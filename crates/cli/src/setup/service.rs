@@ -34,7 +34,7 @@ impl Service {
         }
     }
 
-    /// Sees to it that the monitor starts, or says how.
+    /// Enables the monitor, or explains how.
     pub(super) fn enable(&self) -> Result<(), String> {
         match self {
             Service::Enabled | Service::Disabled => {

@@ -16,7 +16,7 @@ const MOST_IN_BETWEEN: u64 = 1 << 48;
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) schema: u32,
-    /// Seconds between the two looks that rates follow from.
+    /// Seconds between the two queries that rates follow from.
     pub(super) interval_s: Option<f64>,
     pub(super) monitors: Vec<MonitorReport>,
 }
@@ -75,7 +75,7 @@ pub(super) struct Flow {
 #[derive(Debug, Serialize)]
 pub(super) struct Connection {
     pub(super) age_s: f64,
-    /// One if the other is gone, or somebody else's.
+    /// One if the other is gone, or another user's.
     #[serde(rename = "ends")]
     pub(super) endpoints: Vec<Endpoint>,
 }
@@ -90,7 +90,7 @@ pub(super) struct Endpoint {
     pub(super) name: String,
     /// Whether its loop is awake.
     pub(super) awake: Option<bool>,
-    /// What its memory says; null if the monitor has no room to look at it.
+    /// The words of its memory; null if the monitor has no room to map it.
     pub(super) state: Option<EndpointState>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct EndpointState {
     pub(super) wakeups: u32,
     #[serde(rename = "bells_per_s")]
     pub(super) wakeups_per_s: Option<u64>,
-    /// How often it went back to the kernel, since its ring was full.
+    /// How often it returned to the kernel, since its ring was full.
     pub(super) returns_to_tcp: u32,
     /// Bytes of its ring, and those that the peer has not received yet.
     pub(super) ring_bytes: u64,

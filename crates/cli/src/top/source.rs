@@ -1,4 +1,4 @@
-//! The monitors that are asked, and what each said before: rates follow from two looks.
+//! The monitors that are queried, and the previous answer of each: rates follow from two.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct Source {
     before: Option<View>,
 }
 
-/// All places where monitors are looked for.
+/// All places where monitors are searched for.
 pub(super) struct Sources {
     /// --socket or MEGAPIPE_MONITOR names the only one.
     named: Option<PathBuf>,
@@ -68,7 +68,7 @@ impl Source {
     }
 }
 
-/// Whether nobody listens there.
+/// Whether no monitor listens there.
 fn is_absence(error: &ViewError) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     matches!(error, ViewError::System(error) if matches!(error.kind(), ConnectionRefused | NotFound))

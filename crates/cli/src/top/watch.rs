@@ -1,4 +1,4 @@
-//! What ends the live view from outside: a signal, or the end of its terminal.
+//! Ends the live view from outside: by a signal, or the end of its terminal.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -19,7 +19,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Shows the cursor, and leaves the alternate screen (xterm's control sequences).
 const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 
-/// Looks out for what ends the view, on a thread of its own: the view may be busy waiting for something else.
+/// Waits for what ends the view, on a thread of its own: the view may be busy waiting for
+/// something else.
 pub(super) struct Watch {
     end: Arc<AtomicBool>,
 }
@@ -57,7 +58,7 @@ enum End {
 
 fn wait(signals: &UnixStream) -> End {
     let (input, output) = (io::stdin(), io::stdout());
-    // What is asked for nothing still tells of its end (poll(2)).
+    // poll(2) reports an end even without requested events.
     let mut polled = [
         PollFd::new(&input, PollFlags::empty()),
         PollFd::new(&output, PollFlags::empty()),
@@ -67,7 +68,8 @@ fn wait(signals: &UnixStream) -> End {
         match rustix::event::poll(&mut polled, None) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(_) if !polled[..2].iter().all(|terminal| terminal.revents().is_empty()) => return End::Hangup,
-            // Without poll signals are all that is left to wait for; they could not be heard otherwise.
+            // Without poll only signals are left to wait for; they could not be received
+            // otherwise.
             Ok(_) | Err(_) => return End::Signal,
         }
     }

@@ -1,4 +1,4 @@
-//! Each message counts as its sender's: what a client that changes its user may still do.
+//! Each message counts as its sender's: the rights of a client that has changed its user.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use crate::support::*;
 
 /// Another user.
 const NOBODY: u32 = 65_534;
-/// A place in a segment that the monitor leaves 0.
+/// A place in a region that the monitor leaves 0.
 const PLACE: usize = 4096;
 
 /// What a process does after its first connection was promoted: whether its next message ends
@@ -26,9 +26,9 @@ const CHANGES: &[(&str, bool, bool)] = &[
     ("nothing", false, true),
     ("setuid", true, false),
     ("setgid", true, true),
-    // It keeps a way back, and is another user all the same.
+    // It can change back, and is another user all the same.
     ("setresuid", true, false),
-    // What a daemon does for the time of one request.
+    // As a daemon does for the time of one request.
     ("seteuid", false, true),
     ("setegid", false, true),
     // A child on its parent's connection, which stays the same user, or does not.
@@ -52,14 +52,14 @@ fn change(how: &str) {
     assert_eq!(status, 0, "{how}: {}", std::io::Error::last_os_error());
 }
 
-/// Offers until that is answered by a grant or refusal of the connection; whether the
-/// connection to the monitor ended meanwhile.
-fn offer_again(client: &mut Client, number: u64, end: &TcpStream) -> (bool, Answer) {
+/// Offers until the answer is a grant or refusal of the connection; also returns whether
+/// the connection to the monitor ended meanwhile.
+fn offer_again(client: &mut Client, number: u64, socket: &TcpStream) -> (bool, Answer) {
     let (mut lost, start) = (false, Instant::now());
-    offer(client, number, end);
+    offer(client, number, socket);
     loop {
         match try_receive(client) {
-            Ok(Answer::Welcome { .. }) => offer(client, number, end),
+            Ok(Answer::Welcome { .. }) => offer(client, number, socket),
             Ok(answer) => return (lost, answer),
             Err(_) => {
                 lost = true;
@@ -142,8 +142,8 @@ fn a_message_counts_as_its_senders() {
     }
 }
 
-/// A server that is another user for a while does not offer its connections to this user's
-/// monitor, which would go on having them.
+/// A server that is another user for a while does not offer its connections to this
+/// user's monitor, which would keep them.
 #[test]
 fn a_process_that_may_become_root_again_trusts_no_user() {
     const NAME: &str = "credentials::a_process_that_may_become_root_again_trusts_no_user";
@@ -162,7 +162,7 @@ fn a_process_that_may_become_root_again_trusts_no_user() {
             runtime_directory: Some(runtime),
             ..promote::client::Options::from_environment("server")
         };
-        // What keeps it from connecting is not the point.
+        // The reason why it does not connect does not matter.
         let found = Client::connect(&options).is_ok_and(|client| client.fd().is_some());
         return println!("\nfound {found}");
     }
@@ -191,8 +191,8 @@ fn a_process_that_may_become_root_again_trusts_no_user() {
     }
 }
 
-/// A process whose real and effective user differ is neither of them, and is let in once it
-/// is one again.
+/// A process whose real and effective user differ is neither of them, and is admitted
+/// once they are equal again.
 #[test]
 fn a_process_that_is_two_users_is_none() {
     const NAME: &str = "credentials::a_process_that_is_two_users_is_none";
@@ -221,8 +221,8 @@ fn a_process_that_is_two_users_is_none() {
     running.end();
 }
 
-/// The socket of a service manager that passes no credentials: Linux 6.16 and later keep no
-/// sender of what came before the monitor, which such clients say again.
+/// The socket of a service manager that passes no credentials: Linux 6.16 and later keep
+/// no sender of messages from before the monitor, which such clients send again.
 #[test]
 fn a_client_that_was_there_before_its_monitor_is_served() {
     let place = Scratch::new();

@@ -23,7 +23,7 @@ fn readiness(doorbell: &OwnedFd, wait: bool) -> PollFlags {
     polled[0].revents()
 }
 
-/// Takes all bytes out of a doorbell.
+/// Reads all bytes of a doorbell.
 fn drain(doorbell: &OwnedFd) -> usize {
     let mut bytes = [0; 8192];
     let count = rustix::io::read(doorbell, &mut bytes).unwrap();
@@ -40,8 +40,8 @@ fn receive_at_the_limit(client: &mut Client) -> Answer {
     process::until("an answer", || client.receive().unwrap())
 }
 
-/// Both endpoints of a new connection are granted; what each got besides memory.
-fn meet(a: &mut Client, b: &mut Client) -> [Option<Doorbells>; 2] {
+/// Both endpoints of a new connection are granted; returns the doorbells of each.
+fn granted_doorbells(a: &mut Client, b: &mut Client) -> [Option<Doorbells>; 2] {
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
     offer(a, 1, &near);
     offer(b, 2, &far);
@@ -57,10 +57,10 @@ fn only_two_that_accept_doorbells_get_them() {
     let mut other_plain = running.client("plain");
     let [mut modern, mut other_modern] = ["one", "other"].map(|name| running.client_with_doorbells(name));
     let none = |doorbells: [Option<Doorbells>; 2]| assert!(doorbells.iter().all(Option::is_none));
-    none(meet(&mut plain, &mut other_plain));
-    none(meet(&mut plain, &mut modern));
-    none(meet(&mut modern, &mut plain));
-    let [one, other] = meet(&mut modern, &mut other_modern).map(Option::unwrap);
+    none(granted_doorbells(&mut plain, &mut other_plain));
+    none(granted_doorbells(&mut plain, &mut modern));
+    none(granted_doorbells(&mut modern, &mut plain));
+    let [one, other] = granted_doorbells(&mut modern, &mut other_modern).map(Option::unwrap);
     for (from, to) in [(&one, &other), (&other, &one)] {
         assert_eq!(readiness(&to.own, false), PollFlags::empty());
         wake(&from.peer);
@@ -94,7 +94,7 @@ fn in_one_loop() {
     running.end();
 }
 
-/// A doorbell stays one when the process that wakes by it is killed.
+/// A doorbell still works when the process that wakes by it is killed.
 #[test]
 fn a_dead_peer_is_neither_a_hang_up_nor_a_signal() {
     const NAME: &str = "doorbells::a_dead_peer_is_neither_a_hang_up_nor_a_signal";
@@ -203,7 +203,7 @@ fn doorbells_need_descriptors_of_the_monitor_for_a_moment_only() {
     process::isolated("doorbells::doorbells_need_descriptors_of_the_monitor_for_a_moment_only", || {
         let (running, first) = Running::start(SHARE);
         let [mut a, mut b] = ["a", "b"].map(|name| running.client_with_doorbells(name));
-        assert!(meet(&mut a, &mut b).iter().all(Option::is_some));
+        assert!(granted_doorbells(&mut a, &mut b).iter().all(Option::is_some));
         // Metrics are served behind the grants and withdrawals, and other threads close the sockets.
         let open_descriptors = || {
             await_metric(&running.place, "promoted_ends", 0);
@@ -212,12 +212,13 @@ fn doorbells_need_descriptors_of_the_monitor_for_a_moment_only() {
         };
         let before = open_descriptors();
         for _ in 0..20 {
-            assert!(meet(&mut a, &mut b).iter().all(Option::is_some));
+            assert!(granted_doorbells(&mut a, &mut b).iter().all(Option::is_some));
         }
         assert_eq!(open_descriptors(), before);
         let (near, far) = connection("127.0.0.1", "127.0.0.1");
-        // Enough for both sockets, the four of the segments and the three of a grant, which the clients
-        // receive in this process; the doorbells take six beside the segments.
+        // Enough for both sockets, the four of the regions and the three of a grant,
+        // which the clients receive in this process; the doorbells take six beside the
+        // regions.
         process::leave_descriptors(9);
         offer(&mut a, 1, &near);
         offer(&mut b, 2, &far);
@@ -227,7 +228,7 @@ fn doorbells_need_descriptors_of_the_monitor_for_a_moment_only() {
             client.withdraw(token(number));
         }
         process::limit_descriptors(1024);
-        assert!(meet(&mut a, &mut b).iter().all(Option::is_some));
+        assert!(granted_doorbells(&mut a, &mut b).iter().all(Option::is_some));
         drop((first, a, b));
         running.end();
     });

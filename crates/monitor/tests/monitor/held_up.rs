@@ -1,4 +1,4 @@
-//! Offers that have met wait for a client that has no room to be told.
+//! Matched offers wait for a client whose socket is full.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -11,7 +11,8 @@ use crate::support::*;
 
 const LIMITS: &str = "[limits]\noffer_expires_ms = 600000\noffers_burst = 1000000\n";
 
-/// Offers nonsense until the monitor no longer listens, since the answers are not read.
+/// Sends invalid offers until the monitor no longer reads, since the answers are not
+/// read.
 fn stall(a: &mut Client, b: &mut Client) -> u64 {
     let nonsense = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut sent = 0;
@@ -34,8 +35,9 @@ fn stall(a: &mut Client, b: &mut Client) -> u64 {
     }
 }
 
-/// What a stalled client was answered, read at last: all refusals in order, and what became of its first offer, which
-/// may come between those that the monitor had not heard yet.
+/// Reads the answers to a stalled client at last: all refusals in order. Returns the
+/// answer to its first offer, which may come between those that the monitor had not read
+/// yet.
 fn read_all(a: &mut Client, sent: u64) -> Answer {
     let mut first = None;
     let mut answers = Vec::new();
@@ -56,7 +58,7 @@ fn is_granted(answer: &Answer, number: u64) -> bool {
 }
 
 #[test]
-fn who_does_not_read_is_not_heard_and_gets_its_grant_later() {
+fn a_client_that_does_not_read_is_not_read_and_gets_its_grant_later() {
     let (running, mut a) = Running::start(&format!("{SHARE}{LIMITS}"));
     let (mut b, mut c) = (running.client("b"), running.client("c"));
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -74,9 +76,9 @@ fn who_does_not_read_is_not_heard_and_gets_its_grant_later() {
     running.end();
 }
 
-/// As of a server whose connections are all offered before it looks for an answer.
+/// As of a server that offers all its connections before it reads an answer.
 #[test]
-fn all_of_many_that_met_at_once_are_granted() {
+fn all_of_many_matched_at_once_are_granted() {
     const MANY: u64 = 300;
     let (running, mut a) = Running::start(&format!("{SHARE}{LIMITS}"));
     let mut b = running.client("b");
@@ -106,7 +108,7 @@ fn all_of_many_that_met_at_once_are_granted() {
 }
 
 #[test]
-fn what_is_held_up_can_be_taken_back_and_offered_again() {
+fn held_up_offers_can_be_withdrawn_and_repeated() {
     let (running, mut a) = Running::start(&format!("{SHARE}{LIMITS}"));
     let mut b = running.client("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -116,7 +118,7 @@ fn what_is_held_up_can_be_taken_back_and_offered_again() {
     for number in [1, 2] {
         offer(&mut b, number, &far);
         await_metric(&running.place, "waiting_offers", 2);
-        // Another holder of the same end is too late.
+        // Another holder of the same socket is too late.
         offer(&mut b, 9, &far);
         assert_eq!(refused(&mut b), (token(9), Reason::NoPeer));
         b.withdraw(token(number));
@@ -129,7 +131,7 @@ fn what_is_held_up_can_be_taken_back_and_offered_again() {
 }
 
 #[test]
-fn what_changed_while_it_was_held_up_is_refused() {
+fn an_offer_that_changed_while_it_was_held_up_is_refused() {
     let (running, mut a) = Running::start(&format!("{SHARE}{LIMITS}"));
     let mut b = running.client("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -139,7 +141,8 @@ fn what_changed_while_it_was_held_up_is_refused() {
     offer(&mut b, 1, &far);
     await_metric(&running.place, "waiting_offers", 2);
     drop(near);
-    // Its end may come late: the program that another test begins just now has a copy until it has replaced itself.
+    // The end of the stream may come late: a program that another test starts just now
+    // has a copy until its exec.
     far.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert_eq!(far.peek(&mut [0]).unwrap(), 0);
     let answer = read_all(&mut a, sent);
@@ -153,7 +156,7 @@ fn what_changed_while_it_was_held_up_is_refused() {
 }
 
 #[test]
-fn who_leaves_while_the_other_is_held_up_leaves_it_waiting() {
+fn a_held_up_offer_waits_on_when_the_other_client_leaves() {
     let (running, mut a) = Running::start(&format!("{SHARE}{LIMITS}"));
     let mut b = running.client("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");

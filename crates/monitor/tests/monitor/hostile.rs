@@ -1,4 +1,4 @@
-//! Clients that lie, flood, stall or break off harm nobody else.
+//! Clients that lie, flood, stall or break off do no harm to others.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -21,7 +21,7 @@ fn hello() -> Packet {
     ClientMessage::Hello { version_min: 1, version_max: 1, name: Name::new("liar\n\x1b") }.encode()
 }
 
-/// A connection that speaks for itself.
+/// A connection without a `Client`.
 struct Raw(OwnedFd);
 
 impl Raw {
@@ -72,7 +72,7 @@ impl Raw {
 }
 
 #[test]
-fn nonsense_is_cut_off() {
+fn violations_of_the_protocol_are_cut_off() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -129,7 +129,7 @@ fn nonsense_is_cut_off() {
 }
 
 #[test]
-fn withdrawing_what_is_not_there_is_nothing() {
+fn withdrawing_an_unknown_token_has_no_effect() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     a.withdraw(token(77));
@@ -188,13 +188,13 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (socket, peer)
 }
 
-/// Closes this process's copies, which waits too if the monitor was faster.
+/// Closes this process's copies, which blocks too if the monitor was faster.
 fn close_elsewhere(sockets: Vec<OwnedFd>) {
     std::thread::spawn(move || drop(sockets));
 }
 
-/// Sends lingering sockets in every way in which the monitor comes to close them, and returns what
-/// keeps them lingering.
+/// Sends lingering sockets in every way in which the monitor comes to close them, and
+/// returns the peers that keep them lingering.
 fn offer_lingering(connect: impl Fn() -> Raw, near: BorrowedFd<'_>) -> (Vec<TcpStream>, Vec<Raw>) {
     let hello = hello();
     let offer = |number| ClientMessage::Offer { token: token(number) }.encode();
@@ -224,7 +224,7 @@ fn offer_lingering(connect: impl Fn() -> Raw, near: BorrowedFd<'_>) -> (Vec<TcpS
 }
 
 #[test]
-fn closes_that_linger_hold_nobody_up() {
+fn closes_that_linger_hold_no_other_client_up() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     let (near, _far) = connection("127.0.0.1", "127.0.0.1");
@@ -238,9 +238,10 @@ fn closes_that_linger_hold_nobody_up() {
     running.end();
 }
 
-/// Who closes what was just promoted or refused is not held up by a copy that the monitor has still to close.
+/// A program that closes a connection just promoted or refused is not delayed by a copy
+/// that the monitor has still to close.
 #[test]
-fn what_is_answered_has_no_copy_in_the_monitor() {
+fn an_answered_offer_has_no_copy_in_the_monitor() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     for number in 1..=20 {
@@ -293,7 +294,8 @@ fn a_user_whose_closes_linger_holds_up_itself_only() {
             let (socket, peer) = lingering();
             peers.push(peer);
             let offer = ClientMessage::Offer { token: token(number) }.encode();
-            // Once the monitor reads no more, the kernel takes some, and then no more either.
+            // Once the monitor reads no more, the kernel accepts some, and then no more
+            // either.
             while packet::send(raw.0.as_fd(), offer.as_bytes(), &[socket.as_fd()]).is_err() {
                 assert!(start.elapsed() < WATCHDOG);
                 blocked += 1;

@@ -1,4 +1,4 @@
-//! Which sockets are the two ends of one connection.
+//! Which sockets are the two endpoints of one connection.
 
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,10 +13,11 @@ use testkit::skip::{self, Skipped};
 
 use crate::support::*;
 
-/// A connection between ports 5001 and 5002, which are not given out by the kernel, of an
-/// address that nobody else uses.
+/// A connection between ports 5001 and 5002, which the kernel does not assign, of an
+/// address that no other program uses.
 fn connection_at(address: Ipv4Addr) -> (TcpStream, TcpStream) {
-    // The program that another test begins just now has the ends of the one before until it has replaced itself.
+    // A program that another test starts just now has the sockets of the previous one
+    // until its exec.
     process::until("free ports", || match try_connection_at(address) {
         Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => None,
         connection => Some(connection.unwrap()),
@@ -57,15 +58,15 @@ fn a_successor_on_the_same_ports_is_not_its_predecessor() {
     await_metric(&running.place, "waiting_offers", 1);
     vanish(pair);
     let successor = connection_at(address);
-    // The other end of the successor mirrors the offer that waits, but that one is of a
-    // socket that is gone.
+    // The other endpoint of the successor mirrors the waiting offer, but the socket of
+    // that one is gone.
     offer(&mut b, 1, &successor.1);
     assert_eq!(refused(&mut a), (token(1), Reason::ClosedEarly));
     offer(&mut a, 2, &successor.0);
     assert_eq!(granted(&mut a).token, token(2));
     assert_eq!(granted(&mut b).token, token(1));
 
-    // The same with the same end of both.
+    // The same with the same endpoint of both.
     vanish(successor);
     let pair = connection_at(address);
     offer(&mut a, 3, &pair.0);
@@ -82,7 +83,7 @@ fn a_successor_on_the_same_ports_is_not_its_predecessor() {
 }
 
 #[test]
-fn one_end_is_promoted_once() {
+fn one_endpoint_is_promoted_once() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -110,12 +111,12 @@ fn connection_elsewhere() -> std::io::Result<(TcpStream, TcpStream)> {
 }
 
 #[test]
-fn the_same_addresses_in_two_namespaces_do_not_meet() {
+fn the_same_addresses_in_two_namespaces_do_not_match() {
     let (one, other) = match (connection_elsewhere(), connection_elsewhere()) {
         (Ok(one), Ok(other)) => (one, other),
         (Err(error), _) | (_, Err(error)) => {
             let reason = Skipped::because(format!("no network namespace can be made: {error}"));
-            return skip::record("the_same_addresses_in_two_namespaces_do_not_meet", &reason);
+            return skip::record("the_same_addresses_in_two_namespaces_do_not_match", &reason);
         }
     };
     let limits = "[limits]\nforeign_offer_expires_ms = 600000\nforeign_waiting_per_user = 2\n";
@@ -135,14 +136,15 @@ fn the_same_addresses_in_two_namespaces_do_not_meet() {
     assert_eq!(granted(&mut a).token, token(2));
     assert_eq!(granted(&mut b).token, token(2));
 
-    // None of the descriptors is kept: an end that is dropped here is closed.
+    // None of the descriptors is kept: a socket that is dropped here is closed.
     use std::io::Read;
     drop(one.0);
     let mut far = one.1;
     far.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
 
-    // Here the descriptor is what is asked again: a connection that ended does not meet.
+    // Here the descriptor itself is verified again: a connection that ended does not
+    // match.
     offer(&mut a, 5, &third.0);
     await_metric(&running.place, "waiting_offers", 1);
     third.0.shutdown(std::net::Shutdown::Write).unwrap();
@@ -155,7 +157,7 @@ fn the_same_addresses_in_two_namespaces_do_not_meet() {
     running.end();
 }
 
-/// Offers one end from a process that is killed before the other end is offered.
+/// Offers one endpoint from a process that is killed before the other is offered.
 #[test]
 fn a_client_that_is_killed_takes_its_offers_along() {
     const NAME: &str = "identity::a_client_that_is_killed_takes_its_offers_along";
@@ -184,7 +186,7 @@ fn a_client_that_is_killed_takes_its_offers_along() {
     await_metric(&running.place, "waiting_offers", 1);
     victim.kill();
     await_metric(&running.place, "waiting_offers", 0);
-    // The monitor had the victim's end, too, and closes it on another thread.
+    // The monitor had the victim's socket, too, and closes it on another thread.
     testkit::net::bounded(&far);
     assert_eq!(far.peek(&mut [0]).unwrap(), 0);
     offer(&mut a, 1, &far);
@@ -194,7 +196,7 @@ fn a_client_that_is_killed_takes_its_offers_along() {
     running.end();
 }
 
-/// Processes that meet as fast as they can are killed wherever they happen to be.
+/// Processes that are matched as fast as possible are killed at any point.
 #[test]
 fn clients_that_are_killed_anywhere_leave_nothing() {
     const NAME: &str = "identity::clients_that_are_killed_anywhere_leave_nothing";
@@ -224,7 +226,7 @@ fn clients_that_are_killed_anywhere_leave_nothing() {
     let mut matches = 0;
     for kill in 0..KILLS {
         let mut victim = Fosterling::start(process::this_test_as(NAME, &role).stdout(Stdio::null()));
-        // Once it has met itself it is in the midst of it; where exactly is chance.
+        // After its first match it is in the midst of this; where exactly is chance.
         await_beyond(&running.place, "matches_total", matches + kill % 7);
         victim.kill();
         await_metric(&running.place, "clients", 2);

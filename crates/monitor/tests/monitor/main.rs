@@ -5,7 +5,7 @@ mod doorbells;
 mod held_up;
 mod hostile;
 mod identity;
-mod meet;
+mod matching;
 mod refuse;
 mod root;
 mod scrape;

@@ -1,4 +1,4 @@
-//! What is refused, and with which reason.
+//! Refusals and their reasons.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -42,7 +42,7 @@ fn descriptors_that_are_no_local_connection() {
 
 /// The monitor reports the user of the other endpoint while an offer waits, and before it refuses the offer.
 #[test]
-fn whose_the_other_end_is() {
+fn the_user_of_the_other_endpoint_is_reported() {
     let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
     let (near, _far) = connection("127.0.0.1", "127.0.0.1");
     offer(&mut a, 1, &near);
@@ -52,10 +52,10 @@ fn whose_the_other_end_is() {
     running.end();
 }
 
-/// Why the other endpoint is not offered is told before the refusal, whichever of the two comes first, and of that
-/// connection alone.
+/// The reason why the other endpoint is not offered is reported before the refusal,
+/// whichever of the two comes first, and for that connection alone.
 #[test]
-fn why_the_other_end_is_declined() {
+fn the_reason_of_a_decline_is_reported() {
     let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
     let mut a = running.client_with_doorbells("a");
     let mut b = running.client_with_doorbells("b");
@@ -85,7 +85,7 @@ fn why_the_other_end_is_declined() {
     running.end();
 }
 
-/// What was declined is no reason any more once its end is offered, or is another connection's.
+/// A decline no longer counts once its endpoint is offered, or is another connection's.
 #[test]
 fn a_decline_ends_with_its_connection() {
     let (running, first) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
@@ -160,10 +160,11 @@ fn a_copied_end_stays_declined() {
     running.end();
 }
 
-/// The policy decides the word: where it lets the two users share, only the other offer is missing.
+/// The policy decides the reason: where it lets the two users share, only the other offer
+/// is missing.
 #[test]
-fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
-    const NAME: &str = "refuse::another_users_end_is_named_unless_the_policy_lets_the_two_share";
+fn another_users_endpoint_is_named_unless_the_policy_lets_the_two_share() {
+    const NAME: &str = "refuse::another_users_endpoint_is_named_unless_the_policy_lets_the_two_share";
     const OTHER: u32 = 64_001;
     if !rustix::process::geteuid().is_root() {
         return skip::record(NAME, &Skipped::because("needs root to become another user"));
@@ -176,10 +177,10 @@ fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
         (rule(""), Reason::NoPeer),
         (rule("addresses = [\"127.0.0.1\"]\n"), Reason::NoPeer),
         (rule("addresses = [\"10.0.0.0/8\"]\n"), Reason::OtherUser),
-        // No further rule that allows would help, and nobody is advised to make one.
+        // No further rule that allows would help, and none is recommended.
         (rule(&denial), Reason::Policy),
         ("[[allow]]\none = { uid = [0] }\nother = { uid = [64002] }\n".to_owned(), Reason::OtherUser),
-        // Only the program itself could say whether it is of that group.
+        // Only the program itself could show whether it is of that group.
         (
             format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}], gid = [7] }}\n"),
             Reason::NoPeer,
@@ -197,12 +198,12 @@ fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
         });
         let _far = accepting.join().unwrap();
         offer(&mut a, 1, &near);
-        let told: &[Option<u32>] = match reason {
+        let reported: &[Option<u32>] = match reason {
             Reason::OtherUser => &[Some(OTHER); 2],
             Reason::NoPeer => &[None],
             _ => &[],
         };
-        for user in told {
+        for user in reported {
             assert_eq!(peer(&mut a), (token(1), *user), "{rules}");
         }
         assert_eq!(refused(&mut a), (token(1), reason), "{rules}");
@@ -212,7 +213,7 @@ fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
     }
 }
 
-/// A socket on its way to itself, by simultaneous open, has no other end.
+/// A socket that connects to itself, by simultaneous open, has no other endpoint.
 #[test]
 fn a_connection_to_itself() {
     let (running, mut a) = Running::start(SHARE);
@@ -227,7 +228,7 @@ fn a_connection_to_itself() {
 }
 
 #[test]
-fn whom_the_policy_does_not_let_share() {
+fn programs_that_the_policy_does_not_let_share() {
     let policy = "same_user = true\n[[deny]]\none = {}\nother = {}\naddresses = [\"127.0.0.0/8\"]\n";
     let (running, mut a) = Running::start(policy);
     let mut b = running.client("b");
@@ -236,7 +237,7 @@ fn whom_the_policy_does_not_let_share() {
     offer(&mut b, 1, &far);
     assert_eq!(refused(&mut a), (token(1), Reason::Policy));
     assert_eq!(refused(&mut b), (token(1), Reason::Policy));
-    // Another address is another matter.
+    // Another address may share.
     let (near, far) = connection("::1", "::1");
     offer(&mut a, 1, &near);
     offer(&mut b, 1, &far);
@@ -246,7 +247,7 @@ fn whom_the_policy_does_not_let_share() {
     running.end();
 }
 
-/// Offers one end of a connection as another user; his uid comes from the kernel.
+/// Offers one endpoint of a connection as another user; its uid comes from the kernel.
 #[test]
 fn programs_of_two_users_share_by_rule_only() {
     const NAME: &str = "refuse::programs_of_two_users_share_by_rule_only";
@@ -270,7 +271,7 @@ fn programs_of_two_users_share_by_rule_only() {
         return skip::record(NAME, &Skipped::because("needs root to become another user"));
     }
     let rule = "[[allow]]\none = { uid = [0] }\nother = { uid = [65534], gid = [65534] }\n";
-    // A pipe's writers a stranger could block.
+    // Another user could block a pipe's writers.
     let granted = if sys::doorbell::may_use_queues() { "kind: Queue })" } else { "doorbells: None }" };
     for (policy, expected) in [(SHARE.to_owned(), "OtherUser"), (format!("{SHARE}{rule}"), granted)] {
         let (running, first) = Running::start(&policy);
@@ -299,7 +300,7 @@ fn programs_of_two_users_share_by_rule_only() {
 }
 
 #[test]
-fn who_has_all_the_memory_he_may() {
+fn a_user_that_has_all_its_memory() {
     let limits = "[limits]\nsegment_size = 8192\nbytes_per_user = 16384\n";
     let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
     let mut b = running.client("b");
@@ -319,7 +320,7 @@ fn who_has_all_the_memory_he_may() {
 }
 
 #[test]
-fn who_offers_too_fast_or_too_much() {
+fn a_client_that_offers_too_fast_or_too_much() {
     let limits = "[limits]\noffers_per_second = 0\noffers_burst = 3\nwaiting_per_client = 2\noffer_expires_ms = 600000\n";
     let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
     let pairs: Vec<_> = (0..4).map(|_| connection("127.0.0.1", "127.0.0.1")).collect();
@@ -374,12 +375,12 @@ fn without_descriptors_to_spare_connections_stay_on_tcp() {
 }
 
 #[test]
-fn a_full_house_turns_clients_away() {
+fn a_full_monitor_refuses_clients() {
     let (running, a) = Running::start(&format!("{SHARE}[limits]\nclients_per_user = 2\n"));
     let b = running.client("b");
     let mut third = promote::Client::connect(&running.options("third")).unwrap();
     assert!(try_receive(&mut third).unwrap_err().to_string().contains("quota"));
-    assert!(third.receive().unwrap().is_none(), "told once");
+    assert!(third.receive().unwrap().is_none(), "reported once");
     drop(b);
     await_metric(&running.place, "clients", 1);
     drop(running.client("c"));

@@ -27,8 +27,8 @@ fn contained(command: &Command) -> Option<Command> {
     })
 }
 
-/// Whether a process of root, here or contained, and this one come to share a connection.
-fn meets(policy: &str, command: impl FnOnce(&str) -> Command) -> bool {
+/// Whether a process of root, here or contained, and this one share a connection.
+fn are_matched(policy: &str, command: impl FnOnce(&str) -> Command) -> bool {
     let (running, mut a) = Running::start(policy);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -66,8 +66,8 @@ fn root_of_a_container_is_not_root_of_the_host() {
     const PATIENT: &str = "[limits]\noffer_expires_ms = 600000\n";
     let shares = format!("{SHARE}{PATIENT}");
     let plain = |role: &str| process::this_test_as(NAME, role);
-    assert!(meets(PATIENT, plain), "root shares with root");
-    assert!(!meets(&format!("same_user = false\n{PATIENT}"), plain), "unless the policy forbids it");
+    assert!(are_matched(PATIENT, plain), "root shares with root");
+    assert!(!are_matched(&format!("same_user = false\n{PATIENT}"), plain), "unless the policy forbids it");
 
     // The same addresses in a network namespace that is not the monitor's.
     for (policy, met) in [(PATIENT, false), (&shares, true)] {
@@ -96,11 +96,12 @@ fn root_of_a_container_is_not_root_of_the_host() {
         return;
     }
     let contained = |role: &str| contained(&process::this_test_as(NAME, role)).unwrap();
-    assert!(!meets(PATIENT, contained), "root of another user namespace is somebody else");
-    assert!(meets(&shares, contained), "unless the policy says that all of one user share");
+    assert!(!are_matched(PATIENT, contained), "root of another user namespace is somebody else");
+    assert!(are_matched(&shares, contained), "unless the policy says that all of one user share");
 }
 
-/// A monitor in a user namespace sees all users that this lacks as one, which is nobody's own.
+/// A monitor in a user namespace sees all users that this lacks as one, which owns
+/// nothing.
 #[test]
 fn users_that_the_namespace_lacks_do_not_share() {
     const NAME: &str = "root::users_that_the_namespace_lacks_do_not_share";
@@ -150,7 +151,7 @@ fn users_that_the_namespace_lacks_do_not_share() {
         let lines = BufReader::new(child.child().stdout.take().unwrap()).lines().map(Result::unwrap);
         (child, lines)
     };
-    // Root is in both; the others are not the same for being strangers.
+    // Root is in both; the others are not the same for being unknown.
     for (users, expected) in [([0, 0], "true"), (STRANGERS, "false")] {
         let (_server, mut server_says) = start(users[0], "server", "");
         let said = |mut lines: &mut dyn Iterator<Item = String>, word: &str| {

@@ -1,4 +1,4 @@
-//! What those hear who ask for metrics, well or badly.
+//! Answers to requests for metrics, valid or not.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use super::support::*;
 
-/// Says this, in pieces, and hears the answer: its head and its body.
+/// Sends this, in pieces, and returns the answer: its head and its body.
 fn ask(running: &Running, pieces: &[&[u8]], ends: bool) -> (String, String) {
     let mut stream = UnixStream::connect(running.place.join("metrics")).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
@@ -17,7 +17,7 @@ fn ask(running: &Running, pieces: &[&[u8]], ends: bool) -> (String, String) {
         stream.shutdown(Shutdown::Write).unwrap();
     }
     let mut bytes = Vec::new();
-    // What was said beyond the answer's need comes back as ECONNRESET, after the answer.
+    // Bytes beyond the request come back as ECONNRESET, after the answer.
     let _ = stream.read_to_end(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
@@ -43,7 +43,7 @@ fn the_head_alone_comes_without_a_body() {
 }
 
 #[test]
-fn what_asks_for_nothing_is_told_so() {
+fn bad_requests_get_their_errors() {
     let (running, first) = Running::start(SHARE);
     for method in ["POST", "DELETE", "PUT", "get", "OPTIONS"] {
         let question = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");

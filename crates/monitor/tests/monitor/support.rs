@@ -100,7 +100,7 @@ pub(crate) fn lacks_root(test: &str) -> bool {
     lacks
 }
 
-/// A connection: the client's end and the server's.
+/// A connection: the client's socket and the server's.
 pub(crate) fn connection(listen: &str, connect: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((listen, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -122,7 +122,7 @@ pub(crate) fn try_receive(client: &mut Client) -> Result<Answer, ReceiveError> {
     let start = Instant::now();
     loop {
         match client.receive()? {
-            // Those who want it ask for it by `peer`.
+            // Tests that want it call `peer`.
             Some(Answer::Peer { .. }) => continue,
             Some(answer) => return Ok(answer),
             None => {}
@@ -207,7 +207,7 @@ pub(crate) fn await_beyond(place: &Scratch, name: &str, value: u64) {
     until(&format!("{name} is beyond {value}"), || (metric(place, name) > value).then_some(()));
 }
 
-/// Both ends meet and are granted; the grants' memory is given back.
+/// Both endpoints are matched and granted; the grants' memory is released.
 pub(crate) fn promote(a: &mut Client, b: &mut Client, number: u64) {
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
     offer(a, number, &near);

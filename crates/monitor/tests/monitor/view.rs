@@ -1,4 +1,4 @@
-//! What the monitor tells of what it sees, and to whom.
+//! What the monitor reports of its state, and to which clients.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +14,7 @@ fn viewer(running: &Running) -> Viewer {
     Viewer::connect(&promote::Place::chosen(running.place.join("socket")), "viewer").unwrap()
 }
 
-/// Promotes connections with these numbers; the grants of both ends.
+/// Promotes connections with these numbers; returns the grants of both endpoints.
 fn promoted(a: &mut Client, b: &mut Client, numbers: std::ops::RangeInclusive<u64>) -> Vec<[Grant; 2]> {
     let meet = |number| {
         let (near, far) = connection("127.0.0.1", "127.0.0.1");
@@ -33,13 +33,13 @@ fn what_the_policy_allows_a_user_is_reported() {
     let (running, first) = Running::start(&format!("{SHARE}{rule}"));
     let file = running.place.join("policy.toml");
     let allowed = |user: u32| viewer(&running).allowed(user).unwrap().unwrap();
-    let told = allowed(26);
-    assert_eq!((told.users(), told.everybody, told.outdated), (&[26, 7, 33][..], false, false));
-    assert_eq!(told.source.to_string(), file.display().to_string());
+    let report = allowed(26);
+    assert_eq!((report.users(), report.everybody, report.outdated), (&[26, 7, 33][..], false, false));
+    assert_eq!(report.source.to_string(), file.display().to_string());
     assert_eq!(allowed(33).users(), [33, 26]);
     std::fs::write(&file, "no policy\n").unwrap();
     let kept = allowed(26);
-    assert_eq!((kept.users(), kept.outdated), (told.users(), true));
+    assert_eq!((kept.users(), kept.outdated), (report.users(), true));
     let own = rustix::process::geteuid().as_raw();
     std::fs::write(&file, "same_user = false\n").unwrap();
     assert_eq!((allowed(own).users(), allowed(own).outdated), (&[][..], false));
@@ -51,7 +51,7 @@ fn what_the_policy_allows_a_user_is_reported() {
 }
 
 #[test]
-fn everything_is_told_page_by_page() {
+fn everything_is_reported_page_by_page() {
     let (running, first) = Running::start(SHARE);
     let view = viewer(&running);
     let seen = view.query().unwrap();
@@ -66,7 +66,7 @@ fn everything_is_told_page_by_page() {
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     offer(&mut a, 1000, &udp);
     assert_eq!(refused(&mut a).1, Reason::ClosedEarly);
-    // What a program would write.
+    // As a program would write it.
     set_word(&grants[0][0].own, 12, 1);
     set_word(&grants[0][0].own, 1024, 5000);
     set_word(&grants[0][1].own, 1040, 3000);
@@ -89,18 +89,19 @@ fn everything_is_told_page_by_page() {
         assert!(end.words.is_some());
     }
     let end = |seen: &View, number: u64| *seen.promoted.iter().find(|end| end.number == number).unwrap();
-    let told = seen.promoted.iter().find(|end| end.words.unwrap().tail == 5000).unwrap();
-    let one = told.words.unwrap();
+    let sender = seen.promoted.iter().find(|end| end.words.unwrap().tail == 5000).unwrap();
+    let one = sender.words.unwrap();
     assert!(one.aware && !one.armed && !one.ended);
-    assert_eq!((told.tail_consumed, one.sent_messages, one.consumed_messages), (Some(3000), 7, 0));
-    assert_eq!(end(&seen, told.other).words.unwrap().head, 3000);
+    assert_eq!((sender.tail_consumed, one.sent_messages, one.consumed_messages), (Some(3000), 7, 0));
+    assert_eq!(end(&seen, sender.other).words.unwrap().head, 3000);
 
-    // What is over is told no more, and the other end's memory is no longer looked at.
+    // An ended connection is reported no more, and the other endpoint's memory is no
+    // longer watched.
     b.withdraw(token(1));
     await_metric(&running.place, "promoted_ends", 199);
     let seen = view.query().unwrap();
     assert_eq!(seen.promoted.len(), 199);
-    assert_eq!(end(&seen, told.number).tail_consumed, None);
+    assert_eq!(end(&seen, sender.number).tail_consumed, None);
     drop(b);
     await_metric(&running.place, "promoted_ends", 100);
     let seen = view.query().unwrap();
@@ -109,10 +110,10 @@ fn everything_is_told_page_by_page() {
     running.end();
 }
 
-/// The monitor maps what it gave only as long as it is given.
+/// The monitor maps regions only as long as they are granted.
 #[test]
-fn what_is_over_is_unmapped() {
-    testkit::process::isolated("view::what_is_over_is_unmapped", || {
+fn regions_of_ended_connections_are_unmapped() {
+    testkit::process::isolated("view::regions_of_ended_connections_are_unmapped", || {
         let (running, first) = Running::start(SHARE);
         let (mut a, mut b) = (running.client("a"), running.client("b"));
         let segments = || {
@@ -120,7 +121,8 @@ fn what_is_over_is_unmapped() {
             maps.lines().filter(|line| line.contains("megapipe-segment")).count()
         };
         let grants = promoted(&mut a, &mut b, 1..=10);
-        // This process's: two to each end; the monitor's: one. Both are one process here.
+        // This process's: two for each endpoint; the monitor's: one. Both are one process
+        // here.
         drop(viewer(&running).query().unwrap());
         assert_eq!(segments(), 60);
         drop(grants);
@@ -137,7 +139,7 @@ fn what_is_over_is_unmapped() {
 }
 
 #[test]
-fn whatever_lies_in_the_memory_is_only_a_number() {
+fn any_content_of_the_memory_is_only_a_number() {
     let (running, first) = Running::start(SHARE);
     let (mut a, mut b) = (running.client("a"), running.client("b"));
     let grants = promoted(&mut a, &mut b, 1..=2);
@@ -168,7 +170,7 @@ fn raw(running: &Running) -> OwnedFd {
     packet::connect(&running.place.join("socket")).unwrap()
 }
 
-fn say(socket: &OwnedFd, message: ClientMessage) -> std::io::Result<()> {
+fn send(socket: &OwnedFd, message: ClientMessage) -> std::io::Result<()> {
     packet::send(socket.as_fd(), message.encode().as_bytes(), &[])
 }
 
@@ -176,7 +178,7 @@ const HELLO: fn() -> ClientMessage =
     || ClientMessage::Hello { version_min: 1, version_max: 1, name: Name::new("raw") };
 
 /// The next packet, waited for.
-fn hear(socket: &OwnedFd) -> Vec<u8> {
+fn next_packet(socket: &OwnedFd) -> Vec<u8> {
     let mut bytes = [0; 256];
     let set = sys::epoll::Set::new().unwrap();
     set.add(socket.as_fd(), sys::epoll::IN, 0).unwrap();
@@ -186,25 +188,25 @@ fn hear(socket: &OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn who_asks_and_does_not_read_harms_nobody() {
+fn a_client_that_asks_and_does_not_read_does_no_harm() {
     let (running, first) = Running::start(SHARE);
     let (mut a, mut b) = (running.client("a"), running.client("b"));
     let _grants = promoted(&mut a, &mut b, 1..=100);
     let asker = raw(&running);
-    say(&asker, HELLO()).unwrap();
+    send(&asker, HELLO()).unwrap();
     // Until the monitor reads no more of it.
     let from = Place { section: Section::Promoted, after: 0 };
     let mut asked = 0u32;
-    while asked < 10_000 && say(&asker, ClientMessage::Query { from }).is_ok() {
+    while asked < 10_000 && send(&asker, ClientMessage::Query { from }).is_ok() {
         asked += 1;
     }
     assert!(asked > 0);
     promote(&mut a, &mut b, 500);
-    // Every question has its answer, as far as there was room.
-    assert!(matches!(MonitorMessage::decode(&hear(&asker)), Ok(MonitorMessage::Welcome { .. })));
+    // Every query has its answer, as far as there was room.
+    assert!(matches!(MonitorMessage::decode(&next_packet(&asker)), Ok(MonitorMessage::Welcome { .. })));
     let (mut ends, mut records) = (0, 0);
     while ends < asked {
-        let packet = hear(&asker);
+        let packet = next_packet(&asker);
         match Record::decode(&packet).unwrap() {
             Some(Record::Promoted(_)) => records += 1,
             Some(other) => panic!("{other:?}"),
@@ -226,16 +228,16 @@ fn who_asks_and_does_not_read_harms_nobody() {
 fn a_question_comes_after_a_hello() {
     let (running, first) = Running::start(SHARE);
     let asker = raw(&running);
-    say(&asker, ClientMessage::Query { from: Place::FIRST }).unwrap();
-    let answer = MonitorMessage::decode(&hear(&asker)).unwrap();
+    send(&asker, ClientMessage::Query { from: Place::FIRST }).unwrap();
+    let answer = MonitorMessage::decode(&next_packet(&asker)).unwrap();
     assert_eq!(answer, MonitorMessage::Refuse { token: None, reason: Reason::Version });
     // Places where nothing is.
     let asker = raw(&running);
-    say(&asker, HELLO()).unwrap();
-    hear(&asker);
+    send(&asker, HELLO()).unwrap();
+    next_packet(&asker);
     for section in [Section::Loops, Section::Promoted] {
-        say(&asker, ClientMessage::Query { from: Place { section, after: u64::MAX } }).unwrap();
-        assert_eq!(MonitorMessage::decode(&hear(&asker)).unwrap(), MonitorMessage::End { next: None });
+        send(&asker, ClientMessage::Query { from: Place { section, after: u64::MAX } }).unwrap();
+        assert_eq!(MonitorMessage::decode(&next_packet(&asker)).unwrap(), MonitorMessage::End { next: None });
     }
     drop((first, asker));
     running.end();
@@ -243,9 +245,9 @@ fn a_question_comes_after_a_hello() {
 
 /// Another user, who exists only on a thread of this process: credentials are a thread's.
 #[test]
-fn a_user_is_told_what_is_his() {
+fn a_user_is_sent_its_own_records() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED a_user_is_told_what_is_his: needs root to become another user");
+        println!("SKIPPED a_user_is_sent_its_own_records: needs root to become another user");
         return;
     }
     let (running, first) = Running::start(SHARE);

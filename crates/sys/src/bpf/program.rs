@@ -15,7 +15,7 @@ use super::info;
 pub enum Kind {
     /// A filter of packets (BPF_PROG_TYPE_SOCKET_FILTER): how many bytes to keep.
     SocketFilter,
-    /// A look at each event of a raw tracepoint.
+    /// Runs at each event of a raw tracepoint.
     RawTracepoint,
     /// Selects the member of a SO_REUSEPORT group for a new connection, and for each connection of
     /// a listener that closes another one to migrate to (BPF_SK_REUSEPORT_SELECT_OR_MIGRATE,

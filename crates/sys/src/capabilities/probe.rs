@@ -255,7 +255,7 @@ impl Probe {
         &raw const self.memory.message
     }
 
-    /// Ends a request and forgets what it still had to say.
+    /// Ends a request and drops its further completions.
     pub(super) fn cancel(&mut self, user_data: u64) -> io::Result<()> {
         self.reap();
         if self.in_flight.contains(&user_data) {

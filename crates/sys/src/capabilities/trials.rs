@@ -1,4 +1,5 @@
-//! One function for each feature: uses it on private sockets and looks at what the kernel did.
+//! One function for each feature: uses it on private sockets and checks what the kernel
+//! did.
 
 use std::io::{self, Read, Write};
 use std::mem::size_of;
@@ -36,8 +37,8 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
     found.submit_all = setup.submit_all;
     found.no_sqarray = setup.no_sqarray;
 
-    // A trial that fails for want of descriptors or memory says nothing about the kernel: it must not look like a
-    // feature that is missing, for which the slower engine would be taken.
+    // A trial that fails for want of descriptors or memory shows nothing of the kernel:
+    // it must not count as a missing feature, which would lead to the slower engine.
     let mut shortage = None;
     let mut works = |name: &str, trial: fn(&mut Probe) -> io::Result<bool>| {
         !disabled.contains(name)
@@ -75,7 +76,8 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
     }
 }
 
-/// Each trial says whether the kernel did the expected; an error (unknown operation, no completion in time) is a no.
+/// Each trial returns whether the kernel did the expected; an error (unknown operation,
+/// no completion in time) is a no.
 impl Probe {
     fn cqe_skip(&mut self) -> io::Result<bool> {
         if !self.ring.params().is_feature_skip_cqe_on_success() {

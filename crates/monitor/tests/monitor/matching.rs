@@ -1,9 +1,9 @@
-//! Two ends meet, and get memory that each can write and the other only read.
+//! Two endpoints are matched, and get memory that each can write and the other only read.
 
 use crate::support::*;
 
-/// Offers both ends, by two clients, and checks what both get.
-fn meets(listen: &str, connect: &str) {
+/// Offers both endpoints, by two clients, and checks what both get.
+fn are_matched(listen: &str, connect: &str) {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
     let (near, far) = connection(listen, connect);
@@ -27,17 +27,17 @@ fn meets(listen: &str, connect: &str) {
 
 #[test]
 fn over_ipv4() {
-    meets("127.0.0.1", "127.0.0.1");
+    are_matched("127.0.0.1", "127.0.0.1");
 }
 
 #[test]
 fn over_ipv6() {
-    meets("::1", "::1");
+    are_matched("::1", "::1");
 }
 
 #[test]
-fn over_ipv4_with_one_end_in_ipv6() {
-    meets("::", "127.0.0.1");
+fn over_ipv4_with_one_endpoint_in_ipv6() {
+    are_matched("::", "127.0.0.1");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn in_one_loop() {
     running.end();
 }
 
-/// The monitor holds no copy of what it was offered: a close is seen at once.
+/// The monitor keeps no copy of what it was offered: a close is seen at once.
 #[test]
 fn a_waiting_offer_keeps_no_connection_open() {
     use std::io::Read;
@@ -64,7 +64,7 @@ fn a_waiting_offer_keeps_no_connection_open() {
     drop(near);
     far.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
-    // The other end is half closed by now, and so no longer of interest.
+    // The other endpoint is half closed by now, and may not be offered.
     offer(&mut a, 2, &far);
     assert_eq!(refused(&mut a), (token(2), promote::Reason::ClosedEarly));
     drop(a);
@@ -96,7 +96,7 @@ fn withdrawals_and_departures_leave_nothing() {
     running.end();
 }
 
-/// Whose process it is decides over its signals, unless the monitor is all there is.
+/// The signals are the process's own, unless it is a monitor and nothing else.
 #[test]
 fn signals_stay_with_the_process_unless_they_are_given_to_the_monitor() {
     let blocked = || {
