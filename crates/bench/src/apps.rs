@@ -37,12 +37,14 @@ mod client;
 mod output;
 mod programs;
 mod server;
+mod tokio;
 mod waits;
 
 use app::USUAL_SIZE;
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::Calls;
 pub use programs::missing;
+pub use tokio::Tokio;
 pub use waits::Waits;
 
 use crate::process::Process;
@@ -54,20 +56,21 @@ pub struct Plan {
     /// What to measure: redis, memcached, nginx, haproxy, postgres and mariadb with their usual load generators;
     /// redis-py, psycopg2 and grpc with clients in Python; jdbc, PostgreSQL with one in Java; phpredis, Redis with
     /// one in PHP; gunicorn behind nginx; haproxy-node, HAProxy before Node.js; waits, threads of this program that
-    /// wait by one call; and overhead, which is what the library costs programs that it does nothing for
+    /// wait by one call; tokio, a server and a client of this program on tokio, if it was built with the feature
+    /// `peers`; and overhead, which is what the library costs programs that it does nothing for
     /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", hide_default_value = true)]
     #[arg(default_values_t = App::ALL.to_vec())]
     apps: Vec<App>,
     /// What the clients do: get (redis, memcached, redis-py, phpredis), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
     /// select (postgres, mariadb, psycopg2, jdbc), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), by-read,
-    /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), short (one request on each of 50
+    /// by-poll, by-select, by-epoll, by-edge and by-pool (waits), multi-thread and current-thread (tokio), short (one request on each of 50
     /// connections at a time, or of --connections), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
     /// Concurrent connections, or threads of a client in Python or Java, or processes of one in PHP, up to 500, where
     /// an operation has no number of its own
-    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for mariadb, jdbc, phpredis and waits]
+    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node, 1,8,50 for mariadb, jdbc, phpredis, waits and tokio]
     #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
     #[arg(value_parser = whole(1..=500_u32))]
     connections: Vec<u32>,

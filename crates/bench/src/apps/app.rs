@@ -37,6 +37,8 @@ names! {
         HaproxyNode = "haproxy-node",
         /// A server of our own with a thread for each connection, asked by as many threads that wait as it does.
         Waits = "waits",
+        /// A server of our own on tokio, asked by a client on tokio; both take the feature `peers`.
+        Tokio = "tokio",
         /// No server: what the library costs programs that it does nothing for.
         Overhead = "overhead",
     }
@@ -71,6 +73,10 @@ names! {
         ByEdge = "by-edge",
         /// The client by read(2); four threads of the server share one set of single shots.
         ByPool = "by-pool",
+        /// 64 bytes there and back, again and again on each connection; both runtimes have a thread for each CPU.
+        MultiThread = "multi-thread",
+        /// The same; both runtimes have one thread.
+        CurrentThread = "current-thread",
         /// One request on each connection, or one transaction.
         Short = "short",
         /// 500 connections, on ten of which a request is under way: never soon again on the same one.
@@ -187,6 +193,8 @@ pub(super) enum Client {
     Php,
     /// Threads of this program, which wait as those of the server do.
     Waits,
+    /// Tasks of this program on tokio.
+    Tokio,
 }
 
 /// What there is to say of a server.
@@ -224,6 +232,7 @@ impl App {
             App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
             App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
             App::Waits => (&[ByRead, ByPoll, BySelect, ByEpoll, ByEdge, ByPool], &[]),
+            App::Tokio => (&[MultiThread, CurrentThread], TOKIO),
             App::Overhead => (&[], &[]),
         };
         let (client, connections) = match self {
@@ -237,6 +246,7 @@ impl App {
             App::Phpredis => (Client::Php, THREADS),
             App::Gunicorn | App::HaproxyNode => (Client::Wrk, FEW),
             App::Waits => (Client::Waits, THREADS),
+            App::Tokio => (Client::Tokio, THREADS),
         };
         // wrk has TCP only, and so have the clients in Python, Java and PHP.
         let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres | App::Mariadb);
@@ -291,11 +301,13 @@ impl Client {
             Client::Java => "java",
             Client::Php => "php",
             Client::Waits => "waits",
+            Client::Tokio => "tokio",
         }
     }
 
     fn keeps_a_rate(self) -> bool {
-        !matches!(self, Client::RedisBenchmark | Client::Wrk)
+        // tokio's timers count whole milliseconds.
+        !matches!(self, Client::RedisBenchmark | Client::Wrk | Client::Tokio)
     }
 }
 
@@ -391,7 +403,11 @@ impl std::fmt::Display for Case {
 /// Connections of servers that are made for many.
 const MANY: &[u32] = &[1, 50, 500];
 
-/// Threads of each side, or processes.
+/// What tokio's programs lack in a build without it.
+const TOKIO: &[&str] =
+    if cfg!(feature = "peers") { &[] } else { &["tokio (the feature `peers` of this program)"] };
+
+/// Threads of each side, or processes, or tasks.
 const THREADS: &[u32] = &[1, 8, 50];
 
 /// Threads of a client, or connections to one process that takes its time.

@@ -11,6 +11,7 @@ use super::app::{App, Case, Client, Operation, SYSBENCH, Transport};
 use super::output::{self, report};
 use super::programs::JDBC;
 use super::server::{Part, Server, Site, UNIX_PORT};
+use super::tokio::{self, Tokio};
 use super::waits::{self, Waits};
 use crate::Reason;
 use crate::load::{Connections, Engine, Options, Report, Request, Target};
@@ -56,6 +57,7 @@ pub(super) fn measure(
         Client::Java => run.script("java", &["-XX:-UsePerfData", "-cp", JDBC], JAVA),
         Client::Php => run.script("php", &[], PHP),
         Client::Waits => run.waits(program),
+        Client::Tokio => run.tokio(program),
     }
 }
 
@@ -199,6 +201,15 @@ impl Run<'_> {
         self.run(command, report)
     }
 
+    fn tokio(&self, program: &Path) -> Result<Measured, Reason> {
+        let connections = self.case.connections;
+        let client = Some(tokio::Client { connections, warm_up: self.window / 4, window: self.window });
+        let task = Tokio { operation: self.case.operation, port: self.server.port()?, client };
+        let mut command = self.site.command(program, Part::Client);
+        command.args(part::Part::arguments(&task));
+        self.run(command, report)
+    }
+
     fn database_port(&self) -> String {
         match &self.server.target {
             Target::Tcp(address) => address.port().to_string(),
@@ -210,6 +221,7 @@ impl Run<'_> {
         let request = match self.case.app {
             App::Memcached => Request::MemcachedGet(self.case.size as usize),
             App::Redis => Request::RedisGet,
+            App::Tokio => Request::Echo(self.case.size as usize),
             _ => Request::Http,
         };
         let connections = self.case.connections as usize;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use rustix::process::{Signal, geteuid};
 use testkit::programs::{Program, find};
 
-use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, Operation, SYSBENCH, Transport, USUAL_SIZE};
+use super::app::{App, Case, MEMCACHED_PRELOAD, NGINX_MODULE, SYSBENCH, Transport, USUAL_SIZE};
+use super::tokio::Tokio;
 use super::waits::Waits;
 use crate::Reason;
 use crate::cpu::CpuSet;
@@ -156,7 +157,10 @@ impl Server {
                 Ok(nginx(&format!("proxy_pass http://127.0.0.1:{}", behind.port()?), site)?.before(behind))
             }
             App::HaproxyNode => haproxy(start("node", site, &[], &[])?, site),
-            App::Waits => waits(operation, size, site),
+            App::Waits => {
+                this(site, |port| part::Part::arguments(&Waits { operation, port, size, client: None }))
+            }
+            App::Tokio => this(site, |port| part::Part::arguments(&Tokio { operation, port, client: None })),
             App::Overhead => Err("there is no server".into()),
         }
     }
@@ -229,12 +233,11 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
     Ok(Server { target, processes: vec![process] })
 }
 
-/// This program, by another name.
-fn waits(operation: Operation, size: u32, site: &Site<'_>) -> Result<Server, Reason> {
+/// This program as a part that listens at a port.
+fn this(site: &Site<'_>, arguments: impl FnOnce(u16) -> [String; 3]) -> Result<Server, Reason> {
     let port = free_port()?;
-    let task = Waits { operation, port, size, client: None };
     let mut command = site.command(&this_program(), Part::Server);
-    command.args(part::Part::arguments(&task));
+    command.args(arguments(port));
     let mut process = Process::start(command, site.folder, site.server_cpus)?;
     let target = Target::Tcp((Ipv4Addr::LOCALHOST, port).into());
     process.wait_until(|| listens(&target), site.stop)?;

@@ -108,6 +108,7 @@ fn main() -> ExitCode {
 fn part(name: &str, task: &str) -> Result<(), Reason> {
     let run = match name {
         apps::Calls::NAME => part::run::<apps::Calls>,
+        apps::Tokio::NAME => part::run::<apps::Tokio>,
         apps::Waits::NAME => part::run::<apps::Waits>,
         listen::channels::Task::NAME => part::run::<listen::channels::Task>,
         listen::server::Task::NAME => part::run::<listen::server::Task>,
