@@ -82,9 +82,11 @@ impl Inner {
             }
             Some(promoted) => promoted.left_set(),
         }
-        if listed_in != 0 {
-            // The wake-up for all connections of the other set may lie in this one, and no longer
-            // wakes that set.
+        // The wake-up for all connections of the set that polls this one may lie in it, and no longer
+        // wakes that set. Where it still does, a thread that re-enables its connections need not end
+        // another one's sleep.
+        let still_wakes = listed_in == now.set && now.events & IN != 0 && now.events & OUT_TOO == 0;
+        if listed_in != 0 && !still_wakes {
             at(listed_in - 1).wake_if_asleep();
         }
         // UNAWARE-PAIR: stored before the waiters in the kernel are read; such a waiter reads it
