@@ -29,7 +29,13 @@ use crate::waiter::{Armed, Phase, Slept, Waiter, Waiting, soonest};
 thread_local! {
     /// When this thread last asked the kernel in such a wait.
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Calls of this thread that did not wait and found nothing, since its last other one.
+    static EMPTY_POLLS: Cell<u8> = const { Cell::new(0) };
 }
+
+/// So many in a row are a busy loop: a program that waits by system calls of its own has no reason to
+/// ask twice.
+const BUSY_LOOP: u8 = 2;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 
@@ -147,6 +153,9 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
     let done = Waiter::new(deadline).wait(&mut poll);
     let errno = real::errno();
     woke(fds);
+    let is_empty = at_once && done == 0;
+    let empty_polls = EMPTY_POLLS.replace(if is_empty { EMPTY_POLLS.get().saturating_add(1) } else { 0 });
+    let in_busy_loop = at_once && empty_polls >= BUSY_LOOP;
     // The program may wait outside the library next.
     for (fd, reported) in fds.to_read() {
         let Some(socket) =
@@ -159,6 +168,8 @@ pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
         if !at_once {
             promoted.note_wait();
+        } else if in_busy_loop && reported {
+            promoted.note_busy_poll();
         }
         let is_covered =
             promoted.listed_in != 0 || promoted.watch.is_armed() || (!in_a_set && promoted.stays_unarmed());

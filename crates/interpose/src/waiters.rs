@@ -12,7 +12,7 @@ use crate::sockets::{Promoted, Socket, State};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiters {
     /// No wait was seen, or the program may wait outside the library. Counts the blocking reads
-    /// that found their bytes.
+    /// that found their bytes, and the polls of a busy loop that did.
     Unseen(u8),
     /// The last wait was a call of ours.
     Calls,
@@ -22,7 +22,7 @@ pub(crate) enum Waiters {
 
 /// Blocking reads, of bytes that nothing had reported to the program, after which such reads count
 /// as its way to wait. If both endpoints share a core each read finds its bytes: its answer wakes a
-/// peer that asks again at once.
+/// peer that asks again at once. So do calls of poll(2) that never wait, as Open MPI makes.
 const READS: u8 = 64;
 
 impl Default for Waiters {
@@ -39,6 +39,14 @@ impl Waiters {
             Waiters::Unseen(_) => Waiters::Calls,
             seen => seen,
         };
+    }
+
+    /// A poll in a busy loop found bytes.
+    fn busy_poll(&mut self) {
+        match self {
+            Waiters::FoundNothing => self.wait(),
+            _ => self.blocking_read(),
+        }
     }
 
     /// A call of ours waits.
@@ -94,6 +102,11 @@ impl Promoted {
     /// A blocking read begins, and nothing has reported its bytes to the program.
     pub(crate) fn note_blocking_read(&mut self) {
         self.waiters.blocking_read();
+    }
+
+    /// A poll in a busy loop reported it.
+    pub(crate) fn note_busy_poll(&mut self) {
+        self.waiters.busy_poll();
     }
 
     /// Bytes were read.
@@ -171,5 +184,25 @@ mod tests {
         }
         waiters.blocking_read();
         assert!(waiters.are_seen());
+    }
+
+    #[test]
+    fn a_busy_loop_is_a_way_to_wait() {
+        let mut waiters = Waiters::default();
+        for _ in 0..READS {
+            waiters.busy_poll();
+            assert!(!waiters.are_seen());
+            waiters.consumed();
+        }
+        for _ in 0..3 {
+            waiters.busy_poll();
+            waiters.consumed();
+            assert!(waiters.are_seen());
+            // It reads until nothing is left.
+            waiters.found_nothing();
+        }
+        // No poll explains these bytes.
+        waiters.consumed();
+        assert!(!waiters.are_seen());
     }
 }
