@@ -85,9 +85,10 @@ class Redis(Service):
         return b"PING\r\n", b"+PONG"
 
     def tidy_up(self):
-        """Has the allocator give back what it keeps for later; returns what Redis says that it uses."""
+        """Drops the list of a redis-benchmark that was killed between its pushes and its pops, up to 90 MB each time, and
+        has the allocator give back what it keeps for later; returns what Redis says that it uses."""
         with socket.create_connection(("127.0.0.1", self.port), PROBE_SECONDS) as asks:
-            asks.sendall(b"MEMORY PURGE\r\nINFO memory\r\nQUIT\r\n")
+            asks.sendall(b"DEL mylist\r\nMEMORY PURGE\r\nINFO memory\r\nQUIT\r\n")
             told = asks.makefile("rb").read().decode(errors="replace")
         return " ".join(line for line in told.splitlines() if line.startswith(("used_memory:", "used_memory_peak:")))
 
