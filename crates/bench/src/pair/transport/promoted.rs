@@ -71,10 +71,14 @@ impl<const SPINS: bool> End for Promoted<SPINS> {
         }
     }
 
-    /// Hands a bell, or what goes through the kernel, over.
+    /// Submits a wake-up, and what goes through the kernel, until that has it all.
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
-        self.channel.flush().map_err(io::Error::other)
+        self.channel.flush().map_err(io::Error::other)?;
+        while self.channel.writes_queued(self.handle).map_err(io::Error::other)? > 0 {
+            self.fetch(Some(Duration::from_millis(1)))?;
+        }
+        Ok(())
     }
 
     #[inline]
