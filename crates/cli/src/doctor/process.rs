@@ -276,8 +276,13 @@ fn packet_socket(line: &str) -> Option<u64> {
     (fields.next()? == "0005").then(|| fields.nth(1)?.parse().ok()).flatten()
 }
 
-/// A ring that the library does not follow keeps a program's connections on TCP.
+/// A ring that the library does not follow keeps a program's connections on TCP, unless it was started with
+/// `--io-uring files`.
 pub(super) fn uring(pid: u32) -> Option<Finding> {
+    let says_files = |(name, value): &(String, OsString)| name == "MEGAPIPE_IO_URING" && value == "files";
+    if environment(pid).is_some_and(|variables| variables.iter().any(says_files)) {
+        return None;
+    }
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     let is_ring =
         |path: &Path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]");

@@ -35,6 +35,7 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
         }
     };
     findings.push(library_finding);
+    findings.extend(liburing(&path));
     findings.extend(profile::of_file(&path, system));
     findings.extend(path.file_name().and_then(OsStr::to_str).and_then(listen::finding));
     let next = match () {
@@ -44,6 +45,19 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
         })),
     };
     (findings, next)
+}
+
+/// A program that is linked with liburing most likely makes a ring that the library does not see being entered.
+fn liburing(path: &Path) -> Option<Finding> {
+    const NAME: &[u8] = b"liburing.so.";
+    let bytes = std::fs::read(path).ok().filter(|bytes| bytes.starts_with(b"\x7fELF"))?;
+    let names_it = bytes.windows(NAME.len()).any(|window| window == NAME);
+    names_it.then(|| {
+        Finding::note(AREA, "io_uring", "it is linked with liburing, which enters a ring past libc").instead(
+            "with a ring its connections stay on TCP (`io_uring`), unless --io-uring files says that its rings are for files \
+             alone, as those of MariaDB are: if one touches a socket then, bytes may be lost",
+        )
+    })
 }
 
 /// The file as it was named, and its target if it is a link: a program may go by the name that it is called by.

@@ -53,7 +53,17 @@ impl Program {
         }
         if name.as_bytes().contains(&b'/') {
             let program = Program { name: name.to_owned(), path: name.into() };
-            return if program.path.exists() { program.checked() } else { Err(missing()) };
+            return match std::fs::metadata(&program.path) {
+                Ok(_) => program.checked(),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    let message = format!(
+                        "{} cannot be executed: {error}; run it as a user who may enter every directory of this path",
+                        program.path.display()
+                    );
+                    Err(Failure { status: 126, message })
+                }
+                Err(_) => Err(missing()),
+            };
         }
         let mut forbidden = None;
         for path in in_path(name) {

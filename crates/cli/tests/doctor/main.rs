@@ -206,6 +206,21 @@ fn an_unprivileged_user_gets_a_full_report() {
     }
 }
 
+/// A program in a directory that the user may not enter.
+#[test]
+fn a_closed_directory_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root("a_closed_directory_is_named") {
+        return;
+    }
+    let (binary, closed) = (PublicBinary::new(), Scratch::new());
+    std::fs::set_permissions(closed.join("."), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let output = binary.command().args(["run", "--"]).arg(closed.join("true")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(said.contains("Permission denied") && said.contains("enter every directory"), "{said}");
+}
+
 #[test]
 fn short_lockable_memory_is_shown_and_epoll_can_be_asked_for() {
     if !is_root("short_lockable_memory_is_shown_and_epoll_can_be_asked_for") {

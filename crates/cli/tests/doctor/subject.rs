@@ -427,6 +427,40 @@ sys.stdin.read()";
     process.kill();
 }
 
+/// What a program that is linked with liburing is told.
+#[test]
+fn a_program_with_liburing_is_named() {
+    const NAME: &str = "a_program_with_liburing_is_named";
+    let place = Place::new();
+    let (links, source) = (place.0.join("links"), place.0.join("links.c"));
+    fs::write(
+        &source,
+        "int io_uring_major_version(void); int main(void) { return io_uring_major_version() < 2; }",
+    )
+    .unwrap();
+    let mut build = Command::new("cc");
+    build
+        .arg(&source)
+        .arg("-o")
+        .arg(&links)
+        .args(["-Wl,--no-as-needed", "-l:liburing.so.2"])
+        .stderr(Stdio::null());
+    if !build.status().is_ok_and(|status| status.success()) {
+        return println!("SKIPPED {NAME}: no C compiler, or no liburing.so.2");
+    }
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    let of_ring = |report: &Value| -> Option<Value> {
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|one| one["area"] == "program" && one["name"] == "io_uring").cloned()
+    };
+    let (_, report) = place.doctor(&links);
+    let ring = of_ring(&report).unwrap_or_else(|| panic!("{report}"));
+    let instead = ring["instead"].as_str().unwrap();
+    assert!(instead.contains("--io-uring files") && instead.contains("MariaDB"), "{report}");
+    let (_, report) = place.doctor("cat");
+    assert_eq!(of_ring(&report), None, "{report}");
+}
+
 /// The other end keeps a ring, of which this one only knows that it was not offered.
 #[test]
 fn a_ring_at_the_other_side_is_named() {
