@@ -35,7 +35,7 @@ mod steering;
 mod word;
 
 pub(crate) use listeners::{
-    before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
+    Still, before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
     hides_option, hold_still, listened, made_set, polled_outside_epoll, received, set_option, shut_down,
     start, vacate_number,
 };

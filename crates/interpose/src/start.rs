@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock;
 use crate::descriptors;
+use crate::fork;
 use crate::hidden;
 use crate::holders;
 use crate::local_listen;
@@ -37,6 +38,7 @@ pub fn start(settings: Settings) {
     {
         return;
     }
+    fork::register();
     spin::start(settings.spin);
     waiters::arm_always(settings.arm_always);
     uring::trusts(settings.rings_for_files);

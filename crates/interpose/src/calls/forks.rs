@@ -3,7 +3,7 @@
 use super::*;
 
 pub unsafe fn fork() -> pid_t {
-    process::fork(|| real::fork())
+    process::fork_with_handlers(|| real::fork())
 }
 
 pub unsafe fn _Fork() -> pid_t {

@@ -36,7 +36,7 @@ pub(crate) use descriptors::{closing, closing_range, duplicated, made_set, recei
 pub(crate) use exec::{before_exec, exec_failed};
 pub(super) use options::may_be_shut_down;
 pub(crate) use options::{hides_option, polled_outside_epoll, set_option, shut_down};
-pub(crate) use process::{changes_user, confined, forked, hold_still};
+pub(crate) use process::{Still, changes_user, confined, forked, hold_still};
 
 /// A listening socket of the program.
 struct Listener {
