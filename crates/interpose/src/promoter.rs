@@ -576,7 +576,7 @@ impl Promoter {
             return;
         };
         // Not before this process uses it: another one may copy it without a word (pidfd_getfd(2)),
-        // and counts tell only what that one has moved till then.
+        // and counts show only what that one has moved by then.
         if mode::is_eager() && !socket.awaited.load(Ordering::Relaxed) {
             return self.kept.push(grant);
         }

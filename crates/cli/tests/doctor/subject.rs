@@ -427,7 +427,7 @@ sys.stdin.read()";
     process.kill();
 }
 
-/// What a program that is linked with liburing is told.
+/// The note on a program that is linked with liburing.
 #[test]
 fn a_program_with_liburing_is_named() {
     const NAME: &str = "a_program_with_liburing_is_named";
