@@ -19,23 +19,18 @@ static void *works(void *unused)
     return unused;
 }
 
-static void before(void)
+static void use_both(int from, int to)
 {
     char byte = 'b';
-    SHOW(send(pair.client, &byte, 1, 0));
-    SHOW(recv(pair.server, &byte, 1, 0));
+    SHOW(send(from, &byte, 1, 0));
+    SHOW(recv(to, &byte, 1, 0));
     sem_post(&asked);
     sem_wait(&answered);
 }
 
-static void in_parent(void)
-{
-    char byte = 'p';
-    SHOW(send(pair.server, &byte, 1, 0));
-    SHOW(recv(pair.client, &byte, 1, 0));
-    sem_post(&asked);
-    sem_wait(&answered);
-}
+static void before(void) { use_both(pair.client, pair.server); }
+
+static void in_parent(void) { use_both(pair.server, pair.client); }
 
 static void in_child(void)
 {
