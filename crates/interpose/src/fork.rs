@@ -149,7 +149,6 @@ impl Forking {
     fn end_in_child(self) {
         drop(self.listeners);
         drop(self.held);
-        promoter::release();
         in_child();
     }
 }
