@@ -26,19 +26,17 @@ pub(crate) fn vacate_number(fd: c_int) -> bool {
     for (_, socket) in sockets::all() {
         let mut inner = socket.lock_alone();
         let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
-        if promoted.doorbell.as_ref().is_some_and(|doorbell| doorbell.has(fd)) {
-            // Its set knows it by its number.
-            let set =
-                promoted.doorbell.as_ref().filter(|doorbell| doorbell.is_member).map(|doorbell| doorbell.set);
-            promoted.stop_using_doorbell();
-            let moved = hidden::moves(fd);
-            if let Some(set @ 1..) = set {
-                promoted.watch_doorbell_in(set - 1, socket.number());
-            }
-            drop(inner);
-            receive::list_in_set(socket);
-            return moved;
+        let Some(doorbell) = promoted.doorbell.as_ref().filter(|doorbell| doorbell.has(fd)) else { continue };
+        // Its set knows it by its number.
+        let set = if doorbell.is_member { doorbell.set } else { 0 };
+        promoted.stop_using_doorbell();
+        let moved = hidden::moves(fd);
+        if set != 0 {
+            promoted.watch_doorbell_in(set - 1, socket.number());
         }
+        drop(inner);
+        receive::list_in_set(socket);
+        return moved;
     }
     hidden::moves(fd)
 }
