@@ -1,9 +1,9 @@
 //! What small C programs do with sockets, written down call by call: plain, with the library
 //! watching, and with every connection promoted. The three transcripts are equal.
 //!
-//! Each program says in its first lines what it is about; `lane: tcp` there says that its
+//! Each program says in its first lines what it is about; `path: tcp` there says that its
 //! connections are to stay on TCP, `also: auto` that they are promoted as by default, too; `spins: US` that it runs once more
-//! with waits that look for messages for so long; `promotes: 48` that it runs once more as by default, and so many ends are
+//! with waits that look for messages for so long; `promotes: 48` that it runs once more as by default, and so many endpoints are
 //! promoted then.
 //! TRANSCRIPT=NAME runs one of them.
 
@@ -113,7 +113,7 @@ impl Bench {
 
     fn compare(&self, source: &Path) -> Result<(), String> {
         let text = fs::read_to_string(source).expect("readable");
-        let stays = text.contains("lane: tcp");
+        let stays = text.contains("path: tcp");
         let also = text.contains("also: auto").then_some("auto");
         let program = self.build(source)?;
         let plain = self.run(&program, None, None)?;

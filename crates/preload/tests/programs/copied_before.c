@@ -1,7 +1,7 @@
 /* A socket that two processes have before anything was sent on it, connected by one of them: by pidfd_getfd(3), by pidfd_getfd(2),
  * in a message. Each of the two reads and writes in turn: what one takes the other does not miss. The one that connected it uses
  * it often at first, so that its connection would be worth promoting, or waits in it while it is copied.
- * lane: tcp
+ * path: tcp
  * also: auto */
 #include "transcript.h"
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* A program that takes the last numbers that it may have leaves none for the library: its connections stay on TCP, and work.
- * lane: tcp */
+ * path: tcp */
 #include "transcript.h"
 #include <sys/resource.h>
 
